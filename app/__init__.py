@@ -1,0 +1,41 @@
+"""Arkvory, an artifact repository server.
+
+`create_app` is the table of contents: it builds the parts and registers the rooms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from config import Settings
+
+__version__ = "0.1.0"
+
+
+def create_app(settings: Settings | None = None) -> Flask:
+    """The WSGI application. Call it after the fork; connects to nothing until `lifecycle.start` or the first request."""
+    from flask import Flask
+
+    from app import api
+    from app.http import errors, health, metrics, paths
+    from app.http.parts import build_parts
+    from app.jobs import lifecycle
+    #PYPI
+    from app.protocols.raw import routes as raw
+    from config import Settings as Configuration
+
+    app = Flask("arkvory", static_folder=None)
+    paths.route_on_raw_paths(app)
+    house = build_parts(settings or Configuration.from_environment())
+    app.extensions["arkvory"] = house
+    errors.register(app)
+    metrics.register(app, house)
+    app.register_blueprint(health.blueprint)
+    app.register_blueprint(raw.blueprint)
+    #PYPI2
+    getattr(api, "register", lambda app: None)(app)
+    lifecycle.attach(app, house)
+    return app

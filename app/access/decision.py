@@ -1,0 +1,184 @@
+"""May this caller do this here? (DESIGN 3)
+
+A public repository lets anyone read. Otherwise, in this order: anonymous or signed in; the token's
+scope; administrator; creator of the repository; access rules. Only what the rules said is kept, in the
+authorization region; everything else is decided from the snapshot and the identity each time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from app.access.identity import Caller, Identities, Identity
+from app.cache import keys
+from app.cache.snapshots import Snapshot
+from app.cache.store import Cache
+from app.cache.view import Epochs, Seen
+from app.database.engines import Database
+from app.errors import ArkvoryError, Forbidden, NotFound, Unauthenticated
+
+READ, WRITE, DELETE, MANAGE = PERMISSIONS = ("read", "write", "delete", "manage")
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the rules of a repository give one caller for one permission: all of it, or paths below prefixes."""
+
+    whole: bool = False
+    prefixes: tuple[str, ...] = ()
+
+    def covers(self, path: str | None) -> bool:
+        """Null asks whether there is any path at all that the caller may touch."""
+        if path is None:
+            return not self.empty
+        return self.whole or any(_is_below(path, prefix) for prefix in self.prefixes)
+
+    @property
+    def empty(self) -> bool:
+        return not self.whole and not self.prefixes
+
+
+NOTHING = Grant()
+Grants = Callable[[str], Grant]
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    """Prefixes end at a separator: `a/b` covers `a/b` and `a/b/c`, not `a/bc`."""
+    folder = prefix if prefix.endswith("/") else prefix + "/"
+    return path == prefix or path.startswith(folder)
+
+
+def refusal(snapshot: Snapshot, identity: Identity | None, permission: str, path: str | None, grants: Grants) -> ArkvoryError | None:
+    """None when the caller may; else the error to raise. `grants` tells what the rules said of a permission."""
+    if permission == READ and snapshot.public:
+        return None
+    if identity is None:
+        return None if grants(permission).covers(path) else Unauthenticated(f"{permission} in repository {snapshot.name!r} needs a login")
+    if _token_allows(snapshot, identity, permission) and _user_may(snapshot, identity, permission, path, grants):
+        return None
+    return _explained(snapshot, identity, permission, grants)
+
+
+def _token_allows(snapshot: Snapshot, identity: Identity, permission: str) -> bool:
+    scope = identity.token
+    return scope is None or (permission in scope.permissions and (scope.repositories is None or snapshot.id in scope.repositories))
+
+
+def _user_may(snapshot: Snapshot, identity: Identity, permission: str, path: str | None, grants: Grants) -> bool:
+    return identity.administrator or snapshot.creator_id == identity.user_id or grants(permission).covers(path)
+
+
+def _explained(snapshot: Snapshot, identity: Identity, permission: str, grants: Grants) -> ArkvoryError:
+    """403 for who may know of the repository, 404 for others."""
+    knows = (
+        snapshot.public
+        or identity.administrator
+        or snapshot.creator_id == identity.user_id
+        or any(not grants(each).empty for each in PERMISSIONS)
+    )
+    if not knows:
+        return NotFound(f"there is no repository {snapshot.name!r}, or you may not know of it")
+    limit = " with this token" if not _token_allows(snapshot, identity, permission) else ""
+    return Forbidden(f"{identity.name!r} has no {permission} permission here{limit} (repository {snapshot.name!r})")
+
+
+class Access:
+    """The decision, from memory for reads and from the database for writes (C10)."""
+
+    def __init__(self, database: Database, cache: Cache, identities: Identities) -> None:
+        self._database = database
+        self._cache = cache
+        self.identities = identities
+
+    def require(self, caller: Caller, snapshot: Snapshot, permission: str, path: str) -> None:
+        """For reads. Raises Unauthenticated, Forbidden or NotFound."""
+        error = refusal(snapshot, caller.identity, permission, path, lambda each: self._grant(caller, snapshot, each))
+        if error is not None:
+            raise error
+
+    def require_now(self, connection: Connection, caller: Caller, snapshot: Snapshot, permission: str, path: str | None) -> Caller:
+        """The same, decided by what `connection` reads; `snapshot` must come from there too. The caller as they are now."""
+        if caller.identity is not None:
+            caller = Caller(self.identities.read_again(connection, caller.identity), caller.address)
+        read = functools.cache(lambda: _read_grants(connection, snapshot.id, caller)[0])
+        error = refusal(snapshot, caller.identity, permission, path, lambda each: read()[each])
+        if error is not None:
+            raise error
+        return caller
+
+    def require_known(self, connection: Connection, caller: Caller, snapshot: Snapshot) -> Caller:
+        """Some permission somewhere in the repository: enough to be told that it exists. Raises as `require_now`."""
+        if caller.identity is not None:
+            caller = Caller(self.identities.read_again(connection, caller.identity), caller.address)
+        read = functools.cache(lambda: _read_grants(connection, snapshot.id, caller)[0])
+        errors = [refusal(snapshot, caller.identity, each, None, lambda permission: read()[permission]) for each in PERMISSIONS]
+        if errors[0] is not None and all(errors):
+            raise errors[0]
+        return caller
+
+    def grant_now(self, connection: Connection, caller: Caller, snapshot: Snapshot, permission: str) -> Grant:
+        """What of the repository the caller may touch, never nothing. Raises as `require_now`."""
+        caller = self.require_now(connection, caller, snapshot, permission, None)
+        identity = caller.identity
+        if permission == READ and snapshot.public:
+            return Grant(whole=True)
+        if identity is not None and (identity.administrator or snapshot.creator_id == identity.user_id):
+            return Grant(whole=True)
+        return _read_grants(connection, snapshot.id, caller)[0][permission]
+
+    def _grant(self, caller: Caller, snapshot: Snapshot, permission: str) -> Grant:
+        epochs = self._cache.effective(snapshot.id, snapshot.epochs)
+        key = keys.for_grant(snapshot.id, epochs, caller.user_id, caller.revision, permission)
+        kept: Grant | None = self._cache.grants.get(key)
+        if kept is not None and self._may_keep(snapshot.id, caller):
+            return kept
+        with self._database.read() as connection:
+            grants, seen = _read_grants(connection, snapshot.id, caller)
+        self._cache.observe(seen)
+        self._keep(snapshot.id, caller, grants, seen)
+        return grants[permission]
+
+    def _may_keep(self, repository_id: int, caller: Caller) -> bool:
+        doubts = self._cache.doubts
+        return self._cache.may_keep(repository_id) and caller.user_id not in doubts.users and not doubts.installation
+
+    def _keep(self, repository_id: int, caller: Caller, grants: Mapping[str, Grant], seen: Seen) -> None:
+        """C3: under the numbers that the query itself read."""
+        if not self._may_keep(repository_id, caller) or seen.installation < self._cache.view.installation:
+            return
+        tags = (keys.tag_of_repository(repository_id), keys.tag_of_user(caller.user_id))
+        for permission, grant in grants.items():
+            key = keys.for_grant(repository_id, seen.epochs, caller.user_id, seen.user_revision, permission)
+            self._cache.grants.put(key, grant, tags=tags)
+
+
+_GRANTS_QUERY = text(
+    "select r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch, i.epoch as installation, "
+    "coalesce(u.revision, 0) as revision, a.permissions, a.path_prefix "
+    "from arkvory_repositories r cross join arkvory_installation i left join arkvory_users u on u.id = :user "
+    "left join arkvory_access_rules a on a.repository_id = r.id and (a.subject = 'anonymous' or (u.id is not null and "
+    "(a.subject = 'signed-in' or a.user_id = u.id "
+    "or a.group_id in (select m.group_id from arkvory_group_members m where m.user_id = u.id)))) "
+    "where r.id = :repository"
+)
+
+
+def _read_grants(connection: Connection, repository_id: int, caller: Caller) -> tuple[dict[str, Grant], Seen]:
+    rows = connection.execute(_GRANTS_QUERY, {"user": caller.user_id, "repository": repository_id}).all()
+    if not rows:
+        raise NotFound("the repository is gone")
+    first = rows[0]
+    seen = Seen(repository_id, Epochs._make(first[:4]), caller.user_id or None, first.revision, first.installation)
+    return {permission: _merged(rows, permission) for permission in PERMISSIONS}, seen
+
+
+def _merged(rows: Any, permission: str) -> Grant:
+    prefixes = [row.path_prefix for row in rows if row.permissions and permission in row.permissions]
+    if any(not prefix for prefix in prefixes):
+        return Grant(whole=True)
+    return Grant(prefixes=tuple(sorted(prefixes)))

@@ -1,0 +1,237 @@
+"""From a credential to an identity.
+
+The identity region keeps what a credential stands for, for 30 s, as long as the user's revision has not
+risen since. A password's verdict is kept apart, by credential and stored hash: it stays true whatever
+else changes, and argon2 is slow on purpose. Verification runs in the thread pool, a few at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from gevent.lock import BoundedSemaphore
+from sqlalchemy import Connection, Row, text
+
+from app.cache import keys
+from app.cache.single import SingleFlight
+from app.cache.store import Cache
+from app.database.engines import Database
+from app.errors import Unauthenticated
+
+TOKEN_PREFIX = "arkv_"
+WRONG = "wrong user name, password or token"
+PASSWORD_CHECKS_AT_ONCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a client presented; `name` is empty for a bare token."""
+
+    name: str
+    secret: str
+
+    @property
+    def is_token(self) -> bool:
+        return self.secret.startswith(TOKEN_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScope:
+    """What a token allows at most; `repositories` null means all, `expires_at` is seconds since 1970."""
+
+    id: int
+    permissions: frozenset[str]
+    repositories: frozenset[int] | None
+    expires_at: float | None
+
+    @property
+    def expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A user as one query read them; `proof` is the stored hash that the password was checked against."""
+
+    user_id: int
+    name: str
+    administrator: bool
+    revision: int
+    token: TokenScope | None
+    proof: str | None
+
+
+# A command on this machine, which proved that it may read the server's secret: the administrator, without a row.
+LOCAL = Identity(-1, "local", True, 0, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: an identity or nobody, and from which address."""
+
+    identity: Identity | None
+    address: str
+
+    @property
+    def user_id(self) -> int:
+        """0 for nobody."""
+        return self.identity.user_id if self.identity else 0
+
+    @property
+    def revision(self) -> int:
+        return self.identity.revision if self.identity else 0
+
+    @property
+    def upload_key(self) -> str:
+        """By whom places are shared out: token, else user, else address."""
+        if self.identity is None:
+            return f"address:{self.address}"
+        if self.identity.token is not None:
+            return f"token:{self.identity.token.id}"
+        return f"user:{self.identity.user_id}"
+
+
+def token_digest(secret: str) -> bytes:
+    """What is stored of a token: its SHA-256; 240 random bits need no slow hash."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+def new_token() -> str:
+    """A fresh secret of 240 random bits."""
+    return TOKEN_PREFIX + secrets.token_urlsafe(30)
+
+
+class Passwords:
+    """argon2, off the loop; verdicts are kept by credential and stored hash."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._hasher = PasswordHasher()
+        self._flights: SingleFlight[bool] = SingleFlight()
+        self._slots = BoundedSemaphore(PASSWORD_CHECKS_AT_ONCE)
+        self._nobody: str | None = None
+
+    def hash(self, password: str) -> str:
+        """The hash to store; some 50 ms in the thread pool."""
+        with self._slots:
+            value: str = gevent.get_hub().threadpool.apply(self._hasher.hash, (password,))
+            return value
+
+    def matches(self, credential: bytes, password: str, stored: str) -> bool:
+        """Whether `password` is the one behind `stored`; the same question asked at once is answered once."""
+        key = keys.for_password(credential, stored)
+        known = self._cache.passwords.get(key)
+        if known is not None:
+            return known
+        verdict = self._flights.run(key, lambda: self._verify(stored, password))
+        self._cache.passwords.put(key, verdict, lifetime=None if verdict else 30.0)
+        return verdict
+
+    def waste(self, password: str) -> None:
+        """As long as a real check takes, so that the answer's delay does not tell which names exist."""
+        if self._nobody is None:
+            self._nobody = self.hash(secrets.token_hex(16))
+        self._verify(self._nobody, password)
+
+    def _verify(self, stored: str, password: str) -> bool:
+        with self._slots:
+            verdict: bool = gevent.get_hub().threadpool.apply(self._check, (stored, password))
+            return verdict
+
+    def _check(self, stored: str, password: str) -> bool:
+        try:
+            return self._hasher.verify(stored, password)
+        except (VerificationError, InvalidHashError):
+            return False
+
+
+class Identities:
+    """Answers `who is this`, from memory when it can."""
+
+    def __init__(self, database: Database, cache: Cache) -> None:
+        self._database = database
+        self._cache = cache
+        self.passwords = Passwords(cache)
+        # Memory holds keyed digests only: a dump of it does not give away secrets, nor a dictionary for them.
+        self._key = os.urandom(32)
+
+    def identify(self, credential: Credential) -> Identity:
+        """Raises Unauthenticated when the credential is wrong, expired or its user disabled."""
+        digest = self._digest(credential)
+        kept: Identity | None = self._cache.identities.get(keys.for_identity(digest))
+        if kept is not None and self._is_current(kept):
+            return kept
+        identity = self._by_token(credential) if credential.is_token else self._by_password(credential, digest)
+        self._cache.observe_user(identity.user_id, identity.revision)
+        if self._is_current(identity):
+            self._cache.identities.put(keys.for_identity(digest), identity, tags=(keys.tag_of_user(identity.user_id),))
+        return identity
+
+    def read_again(self, connection: Connection, identity: Identity) -> Identity:
+        """The same credential judged by what `connection` reads now (C8, C10). Raises Unauthenticated."""
+        if identity is LOCAL:
+            return identity
+        if identity.token is not None:
+            row = connection.execute(text(f"{_TOKEN_QUERY} where t.id = :id"), {"id": identity.token.id}).first()
+            return _token_identity(row)
+        row = connection.execute(text(f"{_USER_QUERY} where u.id = :id"), {"id": identity.user_id}).first()
+        if row is None or row.disabled or row.password_hash != identity.proof:
+            raise Unauthenticated(WRONG)
+        return _user_identity(row)
+
+    def _digest(self, credential: Credential) -> bytes:
+        name = "" if credential.is_token else credential.name
+        message = f"{len(name)}:{name}{credential.secret}".encode("utf-8", "surrogateescape")
+        return hmac.digest(self._key, message, "sha256")
+
+    def _is_current(self, identity: Identity) -> bool:
+        if identity.token is not None and identity.token.expired:
+            return False
+        return identity.revision >= self._cache.view.user(identity.user_id) and identity.user_id not in self._cache.doubts.users
+
+    def _by_token(self, credential: Credential) -> Identity:
+        with self._database.read() as connection:
+            row = connection.execute(text(f"{_TOKEN_QUERY} where t.digest = :digest"), {"digest": token_digest(credential.secret)}).first()
+        return _token_identity(row)
+
+    def _by_password(self, credential: Credential, digest: bytes) -> Identity:
+        if "\x00" in credential.name:
+            raise Unauthenticated(WRONG)
+        with self._database.read() as connection:
+            row = connection.execute(text(f"{_USER_QUERY} where u.name = :name"), {"name": credential.name}).first()
+        if row is None or row.password_hash is None:
+            self.passwords.waste(credential.secret)
+            raise Unauthenticated(WRONG)
+        if not self.passwords.matches(digest, credential.secret, row.password_hash) or row.disabled:
+            raise Unauthenticated(WRONG)
+        return _user_identity(row)
+
+
+_USER_QUERY = "select u.id, u.name, u.administrator, u.disabled, u.revision, u.password_hash from arkvory_users u"
+_TOKEN_QUERY = (
+    "select u.id, u.name, u.administrator, u.disabled, u.revision, t.id as token_id, t.permissions, t.repositories, "
+    "extract(epoch from t.expires_at)::float8 as expires_at from arkvory_tokens t join arkvory_users u on u.id = t.user_id"
+)
+
+
+def _user_identity(row: Row[Any]) -> Identity:
+    return Identity(row.id, row.name, row.administrator, row.revision, None, row.password_hash)
+
+
+def _token_identity(row: Row[Any] | None) -> Identity:
+    if row is None or row.disabled:
+        raise Unauthenticated(WRONG)
+    repositories = None if row.repositories is None else frozenset(row.repositories)
+    scope = TokenScope(row.token_id, frozenset(row.permissions), repositories, row.expires_at)
+    if scope.expired:
+        raise Unauthenticated("this token has expired; make a new one")
+    return Identity(row.id, row.name, row.administrator, row.revision, scope, None)

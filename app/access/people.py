@@ -1,0 +1,375 @@
+"""Users and groups.
+
+Order of the rows locked here, all at `PEOPLE`: groups, then users by id. A user or group that rules name is
+deleted under the locks of the repositories whose rules go with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from app.access.authority import Authority
+from app.access.identity import Caller, Identities
+from app.cache.changes import Transaction, Transactions
+from app.database.engines import Database
+from app.database.locks import Step
+from app.database.paging import Page, page
+from app.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")
+PASSWORD_LEAST, PASSWORD_MOST_BYTES = 8, 1024
+DELETE_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """An account; never its password."""
+
+    name: str
+    administrator: bool
+    disabled: bool
+    groups: Sequence[str]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A named set of users, for rules."""
+
+    name: str
+    members: Sequence[str]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UserChange:
+    """What to change of a user; null leaves it as it is."""
+
+    disabled: bool | None = None
+    password: str | None = None
+    administrator: bool | None = None
+
+    @property
+    def weakens(self) -> bool:
+        """Whether an administrator could be lost by it."""
+        return bool(self.disabled) or self.administrator is False
+
+
+def check_name(name: str, whose: str) -> str:
+    """Raises Invalid for anything but `[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}`."""
+    if not _NAME.fullmatch(name):
+        raise Invalid(f"a {whose}'s name has 1 to 128 of A-Z a-z 0-9 . _ @ + - and begins with a letter or digit", field="name")
+    return name
+
+
+def check_password(password: str) -> str:
+    """Raises Invalid for a password that is short, very long or holds a NUL."""
+    if len(password) < PASSWORD_LEAST:
+        raise Invalid(f"a password has at least {PASSWORD_LEAST} characters", field="password")
+    if len(password.encode("utf-8", "surrogatepass")) > PASSWORD_MOST_BYTES:
+        raise Invalid(f"a password has at most {PASSWORD_MOST_BYTES} bytes", field="password")
+    if "\x00" in password or not _is_utf8(password):
+        raise Invalid("a password is text without a NUL", field="password")
+    if password.startswith("arkv_"):
+        raise Invalid("a password does not begin like a token (arkv_)", field="password")
+    return password
+
+
+def _is_utf8(value: str) -> bool:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class Users:
+    """Accounts. Everyone may see their own and change its password; the rest is the administrators'."""
+
+    def __init__(self, database: Database, transactions: Transactions, identities: Identities) -> None:
+        self._database = database
+        self._transactions = transactions
+        self._identities = identities
+        self._authority = Authority(identities)
+
+    def create(self, caller: Caller, name: str, password: str, *, administrator: bool = False) -> User:
+        """Raises Invalid, AlreadyExists, Forbidden or Unauthenticated."""
+        check_name(name, "user")
+        check_password(password)
+        with self._database.read() as connection:
+            self._authority.administrator(connection, caller)
+        hashed = self._identities.passwords.hash(password)
+        with self._transactions.begin() as transaction:
+            self._authority.administrator(transaction.connection, caller)
+            transaction.order.reach(Step.PEOPLE)
+            made = transaction.connection.execute(
+                text(
+                    "insert into arkvory_users (name, password_hash, administrator) values (:name, :hash, :administrator) "
+                    "on conflict (name) do nothing returning id"
+                ),
+                {"name": name, "hash": hashed, "administrator": administrator},
+            ).first()
+            if made is None:
+                raise AlreadyExists(f"there is a user {name!r} already")
+            return _user(transaction.connection, name)
+
+    def show(self, caller: Caller, name: str) -> User:
+        """Raises NotFound, Forbidden or Unauthenticated."""
+        with self._database.consistent() as connection:
+            if self._authority.signed_in(connection, caller).name != name:
+                self._authority.administrator(connection, caller)
+            return _user(connection, name)
+
+    def list(self, caller: Caller, limit: int, after: str = "") -> Page[User]:
+        """By name. Raises Forbidden or Unauthenticated."""
+        with self._database.consistent() as connection:
+            self._authority.administrator(connection, caller)
+            rows = connection.execute(
+                text(f"{_USERS} where u.name > :after order by u.name limit :limit"), {"after": after, "limit": limit + 1}
+            ).all()
+        return page(rows, limit, lambda row: User(*row), lambda row: [row.name])
+
+    def update(self, caller: Caller, name: str, change: UserChange) -> User:
+        """Binds on the user's next request. Raises Conflict rather than lose the last administrator that can sign in."""
+        if change.password is not None:
+            check_password(change.password)
+        with self._database.read() as connection:
+            self._check_may_change(connection, caller, name, change)
+        hashed = None if change.password is None else self._identities.passwords.hash(change.password)
+        with self._transactions.begin() as transaction:
+            connection = transaction.connection
+            self._check_may_change(connection, caller, name, change)
+            before = _lock_user(transaction, name, keeps_administrator=not change.weakens)
+            after = (_either(change.administrator, before.administrator), _either(change.disabled, before.disabled), hashed)
+            if after != (before.administrator, before.disabled, None):
+                transaction.advance_users([before.id])
+                connection.execute(
+                    text(
+                        "update arkvory_users set administrator = :administrator, disabled = :disabled, "
+                        "password_hash = coalesce(:hash, password_hash) where id = :id"
+                    ),
+                    {"administrator": after[0], "disabled": after[1], "hash": hashed, "id": before.id},
+                )
+            return _user(connection, name)
+
+    def delete(self, caller: Caller, name: str) -> None:
+        """Their tokens, memberships and rules go with them; what they created stays."""
+        _delete_with_rules(self._transactions, lambda transaction: self._delete(transaction, caller, name))
+
+    def _delete(self, transaction: Transaction, caller: Caller, name: str) -> _Named:
+        self._authority.administrator(transaction.connection, caller)
+        return _Named(
+            "select a.repository_id from arkvory_access_rules a join arkvory_users u on u.id = a.user_id where u.name = :name",
+            name,
+            lock=lambda: _lock_user(transaction, name, keeps_administrator=False),
+            end=lambda row: _delete_user(transaction, row.id),
+        )
+
+    def _check_may_change(self, connection: Connection, caller: Caller, name: str, change: UserChange) -> None:
+        identity = self._authority.signed_in(connection, caller)
+        if identity.administrator:
+            self._authority.unlimited(identity)
+        elif identity.name != name or change.disabled is not None or change.administrator is not None:
+            raise Forbidden(f"{identity.name!r} is not an administrator")
+        elif identity.token is not None:
+            # Otherwise a token could make itself as much as its owner, and outlive its own end.
+            raise Forbidden("a password is changed with the former password, not with a token")
+
+
+class Groups:
+    """Groups of users; the administrators'."""
+
+    def __init__(self, database: Database, transactions: Transactions, identities: Identities) -> None:
+        self._database = database
+        self._transactions = transactions
+        self._authority = Authority(identities)
+
+    def create(self, caller: Caller, name: str) -> Group:
+        """Raises Invalid, AlreadyExists, Forbidden or Unauthenticated."""
+        check_name(name, "group")
+        with self._transactions.begin() as transaction:
+            self._authority.administrator(transaction.connection, caller)
+            transaction.order.reach(Step.PEOPLE)
+            made = transaction.connection.execute(
+                text("insert into arkvory_groups (name) values (:name) on conflict (name) do nothing returning id"), {"name": name}
+            ).first()
+            if made is None:
+                raise AlreadyExists(f"there is a group {name!r} already")
+            return _group(transaction.connection, name)
+
+    def show(self, caller: Caller, name: str) -> Group:
+        """Raises NotFound, Forbidden or Unauthenticated."""
+        with self._database.consistent() as connection:
+            self._authority.administrator(connection, caller)
+            return _group(connection, name)
+
+    def list(self, caller: Caller, limit: int, after: str = "") -> Page[Group]:
+        """By name. Raises Forbidden or Unauthenticated."""
+        with self._database.consistent() as connection:
+            self._authority.administrator(connection, caller)
+            rows = connection.execute(
+                text(f"{_GROUPS} where g.name > :after order by g.name limit :limit"), {"after": after, "limit": limit + 1}
+            ).all()
+        return page(rows, limit, lambda row: Group(*row), lambda row: [row.name])
+
+    def add_member(self, caller: Caller, group: str, user: str) -> None:
+        """Twice is as good as once. Binds on the user's next request."""
+        with self._membership(caller, group, user) as (transaction, ids):
+            transaction.connection.execute(
+                text("insert into arkvory_group_members (group_id, user_id) values (:group, :user) on conflict do nothing"), ids
+            )
+
+    def remove_member(self, caller: Caller, group: str, user: str) -> None:
+        """Twice is as good as once. Binds on the user's next request."""
+        with self._membership(caller, group, user) as (transaction, ids):
+            transaction.connection.execute(text("delete from arkvory_group_members where group_id = :group and user_id = :user"), ids)
+
+    @contextlib.contextmanager
+    def _membership(self, caller: Caller, group: str, user: str) -> Iterator[tuple[Transaction, dict[str, int]]]:
+        with self._transactions.begin() as transaction:
+            self._authority.administrator(transaction.connection, caller)
+            group_id = _lock_group(transaction, group, "key share").id
+            user_id = _lock_user(transaction, user).id
+            transaction.advance_users([user_id])
+            yield transaction, {"group": group_id, "user": user_id}
+
+    def delete(self, caller: Caller, name: str) -> None:
+        """Rules that name the group go with it."""
+        _delete_with_rules(self._transactions, lambda transaction: self._delete(transaction, caller, name))
+
+    def _delete(self, transaction: Transaction, caller: Caller, name: str) -> _Named:
+        self._authority.administrator(transaction.connection, caller)
+        return _Named(
+            "select a.repository_id from arkvory_access_rules a join arkvory_groups g on g.id = a.group_id where g.name = :name",
+            name,
+            lock=lambda: _lock_group(transaction, name, "update"),
+            end=lambda row: _delete_group(transaction, row.id),
+        )
+
+
+# Deleting whom rules name
+
+
+@dataclass(frozen=True)
+class _Named:
+    """Whom to delete: the query for the repositories whose rules name them, what locks their row, and the end."""
+
+    query: str
+    name: str
+    lock: Callable[[], Row[Any]]
+    end: Callable[[Row[Any]], None]
+
+    def repositories(self, connection: Connection) -> set[int]:
+        return set(connection.execute(text(self.query), {"name": self.name}).scalars())
+
+
+class _MoreRules(Exception):
+    """Rules in other repositories have come since the locks were chosen."""
+
+    def __init__(self, repositories: set[int]) -> None:
+        super().__init__()
+        self.repositories = repositories
+
+
+def _delete_with_rules(transactions: Transactions, prepare: Callable[[Transaction], _Named]) -> None:
+    """Once the row is locked no rule can come to name it; if one did just before, everything again with its repository."""
+    repositories: set[int] = set()
+    for _ in range(DELETE_TRIES):
+        try:
+            with transactions.begin(*sorted(repositories)) as transaction:
+                _delete_named(transaction, prepare(transaction), repositories)
+            return
+        except _MoreRules as more:
+            repositories |= more.repositories
+    raise Unavailable("rules of this name keep changing; try again shortly", retry_after=2)
+
+
+def _delete_named(transaction: Transaction, named: _Named, locked: set[int]) -> None:
+    present = named.repositories(transaction.connection)
+    if present - locked:
+        raise _MoreRules(present)
+    for repository_id in sorted(present):
+        transaction.advance(repository_id, "authorization")
+    row = named.lock()
+    now = named.repositories(transaction.connection)
+    if now - present:
+        raise _MoreRules(now)
+    named.end(row)
+
+
+def _delete_user(transaction: Transaction, user_id: int) -> None:
+    transaction.advance_users([user_id])
+    transaction.connection.execute(text("delete from arkvory_users where id = :id"), {"id": user_id})
+
+
+def _delete_group(transaction: Transaction, group_id: int) -> None:
+    members = transaction.connection.execute(
+        text("select user_id from arkvory_group_members where group_id = :id"), {"id": group_id}
+    ).scalars()
+    transaction.advance_users(list(members))
+    transaction.connection.execute(text("delete from arkvory_groups where id = :id"), {"id": group_id})
+
+
+# Rows
+
+
+def _lock_user(transaction: Transaction, name: str, *, keeps_administrator: bool = True) -> Row[Any]:
+    """Lock a user's row. When an administrator may be lost by what follows, the rows of all that can sign in are locked too.
+
+    All in one statement, by id: of two that would each leave the other as the last one, the second sees what the first did.
+    """
+    transaction.order.reach(Step.PEOPLE)
+    others = "" if keeps_administrator else "or (administrator and not disabled)"
+    rows = transaction.connection.execute(
+        text(f"select id, name, administrator, disabled from arkvory_users where name = :name {others} order by id for update"),
+        {"name": name},
+    ).all()
+    user = next((row for row in rows if row.name == name), None)
+    if user is None:
+        raise NotFound(f"there is no user {name!r}")
+    if not keeps_administrator and user.administrator and not user.disabled and len(rows) == 1:
+        raise Conflict(f"{name!r} is the last administrator who can sign in; make another one first")
+    return user
+
+
+def _lock_group(transaction: Transaction, name: str, strength: str) -> Row[Any]:
+    transaction.order.reach(Step.PEOPLE)
+    row = transaction.connection.execute(text(f"select id from arkvory_groups where name = :name for {strength}"), {"name": name}).first()
+    if row is None:
+        raise NotFound(f"there is no group {name!r}")
+    return row
+
+
+_USERS = (
+    "select u.name, u.administrator, u.disabled, array(select g.name from arkvory_group_members m join arkvory_groups g "
+    "on g.id = m.group_id where m.user_id = u.id order by g.name) as groups, u.created_at from arkvory_users u"
+)
+_GROUPS = (
+    "select g.name, array(select u.name from arkvory_group_members m join arkvory_users u on u.id = m.user_id "
+    "where m.group_id = g.id order by u.name) as members, g.created_at from arkvory_groups g"
+)
+
+
+def _user(connection: Connection, name: str) -> User:
+    row = connection.execute(text(f"{_USERS} where u.name = :name"), {"name": name}).first()
+    if row is None:
+        raise NotFound(f"there is no user {name!r}")
+    return User(*row)
+
+
+def _group(connection: Connection, name: str) -> Group:
+    row = connection.execute(text(f"{_GROUPS} where g.name = :name"), {"name": name}).first()
+    if row is None:
+        raise NotFound(f"there is no group {name!r}")
+    return Group(*row)
+
+
+def _either(changed: bool | None, before: bool) -> bool:
+    return before if changed is None else changed

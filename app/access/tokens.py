@@ -1,0 +1,200 @@
+"""Personal tokens: stored hashed, shown once, never more than what made them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from app.access.authority import Authority, has_full_scope
+from app.access.decision import PERMISSIONS
+from app.access.identity import Caller, Identities, Identity, new_token, token_digest
+from app.cache.changes import Transaction, Transactions
+from app.database.engines import Database
+from app.database.locks import Step
+from app.database.paging import Page, page
+from app.errors import Forbidden, Invalid, NotFound
+
+NAME_LENGTH = 200
+MOST_DAYS = 3650
+MOST_REPOSITORIES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """What is asked for; `repositories` are names, null for all that the owner has."""
+
+    name: str
+    permissions: Sequence[str]
+    repositories: Sequence[str] | None = None
+    expires_in_days: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token without its secret; `repositories` are names, those that were deleted since left out."""
+
+    id: int
+    name: str
+    user: str
+    permissions: Sequence[str]
+    repositories: Sequence[str] | None
+    created_at: datetime
+    expires_at: datetime | None
+
+
+class Tokens:
+    """Everyone's own; administrators see and revoke others' too."""
+
+    def __init__(self, database: Database, transactions: Transactions, identities: Identities) -> None:
+        self._database = database
+        self._transactions = transactions
+        self._authority = Authority(identities)
+
+    def create(self, caller: Caller, wanted: NewToken) -> tuple[Token, str]:
+        """The token and its secret, which nobody can see again. Raises Invalid, Forbidden or Unauthenticated."""
+        _check(wanted)
+        with self._transactions.begin() as transaction:
+            connection = transaction.connection
+            identity = self._owner(connection, caller)
+            repositories = None if wanted.repositories is None else _ids(connection, wanted.repositories)
+            transaction.order.reach(Step.PEOPLE)
+            # A user who is being deleted: the row that this waits for is gone then.
+            if connection.execute(text("select 1 from arkvory_users where id = :id for key share"), {"id": identity.user_id}).first() is None:
+                raise NotFound("the account is gone")
+            secret = new_token()
+            made = _insert(connection, identity, wanted, repositories, secret)
+            _check_within(identity, wanted.permissions, repositories, made)
+            return _token(connection, made.id), secret
+
+    def list(self, caller: Caller, limit: int, after: int = 0, user: str | None = None) -> Page[Token]:
+        """By id: one's own, or with `user` someone else's (administrators). Raises NotFound, Forbidden or Unauthenticated."""
+        with self._database.consistent() as connection:
+            identity = self._authority.signed_in(connection, caller)
+            user_id = identity.user_id
+            if user is not None and user != identity.name:
+                self._authority.administrator(connection, caller)
+                user_id = _user_id(connection, user)
+            rows = connection.execute(
+                text(f"{_TOKENS} where t.user_id = :user and t.id > :after order by t.id limit :limit"),
+                {"user": user_id, "after": after, "limit": limit + 1},
+            ).all()
+        return page(rows, limit, lambda row: Token(*row), lambda row: [row.id])
+
+    def show(self, caller: Caller, token_id: int) -> Token:
+        """Raises NotFound, also for a token that is not the caller's, or Unauthenticated."""
+        with self._database.consistent() as connection:
+            self._reachable(connection, caller, token_id)
+            return _token(connection, token_id)
+
+    def revoke(self, caller: Caller, token_id: int) -> None:
+        """It, and those made with it, are worth nothing from the next request on. Raises NotFound, Forbidden or Unauthenticated."""
+        with self._transactions.begin() as transaction:
+            owner = self._reachable(transaction.connection, caller, token_id, revoking=True)
+            transaction.advance_users([owner])
+            _delete(transaction, token_id)
+
+    def _owner(self, connection: Connection, caller: Caller) -> Identity:
+        identity = self._authority.signed_in(connection, caller)
+        if identity.user_id <= 0:
+            raise Forbidden("tokens belong to a user: sign in as one")
+        return identity
+
+    def _reachable(self, connection: Connection, caller: Caller, token_id: int, *, revoking: bool = False) -> int:
+        """The owner's id. Others' tokens do not exist, except for administrators; a narrow token revokes itself and what it made."""
+        identity = self._authority.signed_in(connection, caller)
+        row = connection.execute(text("select user_id, parent_id from arkvory_tokens where id = :id"), {"id": token_id}).first()
+        if row is None or not (row.user_id == identity.user_id or (identity.administrator and has_full_scope(identity))):
+            raise NotFound(f"there is no token {token_id}")
+        own = identity.token is not None and identity.token.id in {token_id, row.parent_id}
+        if revoking and not own:
+            self._authority.unlimited(identity)
+        return int(row.user_id)
+
+
+def _check(wanted: NewToken) -> None:
+    if not 1 <= len(wanted.name.strip()) <= NAME_LENGTH:
+        raise Invalid(f"a token's name has 1 to {NAME_LENGTH} characters", field="name")
+    if not wanted.permissions or set(wanted.permissions) - set(PERMISSIONS):
+        raise Invalid(f"permissions are some of {', '.join(PERMISSIONS)}", field="permissions")
+    if wanted.repositories is not None and not 1 <= len(wanted.repositories) <= MOST_REPOSITORIES:
+        raise Invalid(f"name 1 to {MOST_REPOSITORIES} repositories, or null for all", field="repositories")
+    if wanted.expires_in_days is not None and not 1 <= wanted.expires_in_days <= MOST_DAYS:
+        raise Invalid(f"a token lasts 1 to {MOST_DAYS} days, or null: until it is revoked", field="expires_in_days")
+
+
+def _check_within(identity: Identity, permissions: Sequence[str], repositories: Sequence[int] | None, made: Row[Any]) -> None:
+    """Raises Forbidden when the new token could do more, elsewhere or for longer than the one that makes it."""
+    maker = identity.token
+    if maker is None:
+        return
+    if set(permissions) - maker.permissions:
+        raise Forbidden(f"this token allows {', '.join(sorted(maker.permissions))} only, so one made with it cannot allow more")
+    if maker.repositories is not None and (repositories is None or set(repositories) - maker.repositories):
+        raise Forbidden("this token is for certain repositories only; name some of these for one made with it")
+    if maker.expires_at is not None and (made.expires is None or made.expires > maker.expires_at):
+        raise Forbidden("this token expires earlier than the one that it is to make")
+
+
+def _ids(connection: Connection, names: Sequence[str]) -> Sequence[int]:
+    """Of repositories that exist. A name tells nothing here: what a token's owner may do there is decided at each use."""
+    found = dict(
+        connection.execute(
+            text("select name, id from arkvory_repositories where tenant = 'default' and deleted_at is null and name = any(:names)"),
+            {"names": list(names)},
+        ).tuples()
+    )
+    missing = sorted(set(names) - set(found))
+    if missing:
+        raise Invalid(f"there is no repository {missing[0]!r}, or you may not know of it", field="repositories")
+    return sorted(found.values())
+
+
+def _insert(
+    connection: Connection, identity: Identity, wanted: NewToken, repositories: Sequence[int] | None, secret: str
+) -> Row[Any]:
+    statement = text(
+        "insert into arkvory_tokens (user_id, parent_id, name, digest, permissions, repositories, expires_at) "
+        "values (:user, :parent, :name, :digest, cast(:permissions as text[]), cast(:repositories as bigint[]), "
+        "now() + make_interval(days => cast(:days as integer))) returning id, cast(extract(epoch from expires_at) as float8) as expires"
+    )
+    values = {
+        "user": identity.user_id,
+        "parent": identity.token.id if identity.token else None,
+        "name": wanted.name,
+        "digest": token_digest(secret),
+        "permissions": [each for each in PERMISSIONS if each in wanted.permissions],
+        "repositories": None if repositories is None else list(repositories),
+        "days": wanted.expires_in_days,
+    }
+    return connection.execute(statement, values).one()
+
+
+def _delete(transaction: Transaction, token_id: int) -> None:
+    gone = transaction.connection.execute(text("delete from arkvory_tokens where id = :id"), {"id": token_id})
+    if not gone.rowcount:
+        raise NotFound(f"there is no token {token_id}")
+
+
+def _user_id(connection: Connection, name: str) -> int:
+    found = connection.execute(text("select id from arkvory_users where name = :name"), {"name": name}).scalar()
+    if found is None:
+        raise NotFound(f"there is no user {name!r}")
+    return int(found)
+
+
+_TOKENS = (
+    "select t.id, t.name, u.name as user_name, t.permissions, case when t.repositories is not null then "
+    "array(select r.name from arkvory_repositories r where r.id = any(t.repositories) and r.deleted_at is null order by r.name) end, "
+    "t.created_at, t.expires_at from arkvory_tokens t join arkvory_users u on u.id = t.user_id"
+)
+
+
+def _token(connection: Connection, token_id: int) -> Token:
+    row = connection.execute(text(f"{_TOKENS} where t.id = :id"), {"id": token_id}).first()
+    if row is None:
+        raise NotFound(f"there is no token {token_id}")
+    return Token(*row)

@@ -1,0 +1,308 @@
+"""One object carries a transaction's changes (DESIGN 3, "Epochs").
+
+A write says what it changes; this advances the epochs in the same transaction, deletes cache rows under a
+savepoint (C4), takes the locks in their order, and invalidates this process's memory after the commit
+(C2). No protocol code touches a cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import gevent
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from app.cache.store import Cache, CurrentNumbers
+from app.cache.view import Epochs
+from app.cluster.ownership import Ownership
+from app.database.engines import Database, database_errors
+from app.database.locks import ADMISSION, LockOrder, Step, repository_lock
+from app.database.turns import RepositoryTurns
+from app.errors import ArkvoryError, DatabaseAway, OutcomeUnknown, Unavailable
+
+log = logging.getLogger(__name__)
+
+LOCK_WAIT_MS = 10_000
+OUTCOME_WAIT_SECONDS = 5.0
+CLASSES = ("metadata", "authorization", "content", "members")
+
+
+@dataclass(frozen=True)
+class RepositoryChange:
+    """What one transaction did to one repository; `epochs` are those after it."""
+
+    repository_id: int
+    epochs: Epochs
+    classes: frozenset[str]
+    names: tuple[tuple[str, str], ...]
+    paths: tuple[str, ...] | None
+
+    @property
+    def touches_snapshot(self) -> bool:
+        return bool(self.classes & {"metadata", "authorization", "members"})
+
+    @property
+    def touches_grants(self) -> bool:
+        return "authorization" in self.classes
+
+
+@dataclass
+class Outcome:
+    """All changes of one transaction, and its id, by which a lost answer to COMMIT is found out."""
+
+    transaction_id: int = 0
+    repositories: list[RepositoryChange] = field(default_factory=list)
+    users: dict[int, int] = field(default_factory=dict)
+    installation: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.repositories and not self.users and self.installation is None
+
+
+@dataclass(frozen=True)
+class UploadState:
+    """What an upload becomes at the end of a transaction; `bytes` null keeps its size."""
+
+    status: str
+    bytes: int | None = None
+
+
+class Transaction:
+    """A business transaction; its methods are the steps of the order of locks."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.order = LockOrder()
+        self.outcome = Outcome()
+        self.row_errors = 0
+        self._uploads_settled = False
+
+    # -- locks and epochs
+
+    def lock_admission(self) -> None:
+        """The global lock; what is read under it must be read by a later statement (READ COMMITTED)."""
+        self.order.reach(Step.GLOBAL)
+        self.connection.execute(text("select pg_advisory_xact_lock(:c, :o)"), {"c": ADMISSION[0], "o": ADMISSION[1]})
+
+    def lock_repositories(self, repository_ids: Sequence[int]) -> None:
+        """Advisory locks of repositories, by id. Raises Unavailable after 10 s."""
+        self.order.reach(Step.REPOSITORY)
+        for repository_id in sorted(set(repository_ids)):
+            self._lock_repository(*repository_lock(repository_id))
+
+    def _lock_repository(self, group: int, number: int) -> None:
+        lock = {"c": group, "o": number}
+        if self.connection.execute(text("select pg_try_advisory_xact_lock(:c, :o)"), lock).scalar_one():
+            return
+        former = self.connection.execute(text("select current_setting('statement_timeout')")).scalar_one()
+        self.connection.execute(text(f"set local statement_timeout = {LOCK_WAIT_MS}"))
+        try:
+            with database_errors():
+                self.connection.execute(text("select pg_advisory_xact_lock(:c, :o)"), lock)
+        except DatabaseAway:
+            raise
+        except Unavailable as error:
+            raise Unavailable("another change of this repository takes long; try again shortly") from error
+        self.connection.execute(text("select set_config('statement_timeout', :former, true)"), {"former": former})
+
+    def advance(
+        self, repository_id: int, *classes: str, paths: Sequence[str] | None = None, former_names: Sequence[tuple[str, str]] = ()
+    ) -> Epochs:
+        """Advance these epochs of a repository by one; the new numbers. Several repositories: in the order of their ids."""
+        assert classes and set(classes) <= set(CLASSES)
+        self.order.reach(Step.REPOSITORY_ROW)
+        moved = ", ".join(f"{name}_epoch = {name}_epoch + 1" for name in CLASSES if name in classes)
+        row = self.connection.execute(
+            text(
+                f"update arkvory_repositories set {moved} where id = :id returning metadata_epoch, authorization_epoch, content_epoch, "
+                "members_epoch, tenant, name, pg_current_xact_id()::text::bigint"
+            ),
+            {"id": repository_id},
+        ).one()
+        epochs = Epochs._make(row[:4])
+        names = ((row.tenant, row.name), *former_names)
+        known_paths = tuple(paths) if paths is not None else None
+        self.outcome.transaction_id = int(row[6])
+        self.outcome.repositories.append(RepositoryChange(repository_id, epochs, frozenset(classes), names, known_paths))
+        return epochs
+
+    def advance_users(self, user_ids: Sequence[int]) -> None:
+        """Advance the revisions of these users: revoked token, disabled, password, right or membership changed."""
+        self.order.reach(Step.PEOPLE)
+        for user_id in sorted(set(user_ids)):
+            row = self.connection.execute(
+                text(
+                    "update arkvory_users set revision = revision + 1 where id = :id "
+                    "returning revision, pg_current_xact_id()::text::bigint as transaction_id"
+                ),
+                {"id": user_id},
+            ).first()
+            if row is not None:
+                self.outcome.users[user_id] = int(row.revision)
+                self.outcome.transaction_id = int(row.transaction_id)
+
+    def advance_installation(self) -> None:
+        """Advance the installation's epoch."""
+        self.order.reach(Step.PEOPLE)
+        row = self.connection.execute(
+            text("update arkvory_installation set epoch = epoch + 1 where id = 1 returning epoch, pg_current_xact_id()::text::bigint as xid")
+        ).one()
+        self.outcome.installation = int(row.epoch)
+        self.outcome.transaction_id = int(row.xid)
+
+    # -- the end
+
+    def settle_uploads(self, states: Mapping[UUID, UploadState]) -> None:
+        """Last step: all uploads that this transaction changes, in one statement. Nothing may be locked after it."""
+        self._delete_cache_rows()
+        self.order.reach(Step.UPLOADS)
+        self._uploads_settled = True
+        if not states:
+            return
+        values = ", ".join(f"(cast(:i{n} as uuid), :s{n}, cast(:b{n} as bigint))" for n in range(len(states)))
+        parameters: dict[str, Any] = {}
+        for number, (upload_id, state) in enumerate(states.items()):
+            parameters |= {f"i{number}": str(upload_id), f"s{number}": state.status, f"b{number}": state.bytes}
+        self.connection.execute(
+            text(
+                "update arkvory_uploads as u set status = v.status, bytes = coalesce(v.bytes, u.bytes), changed_at = now(), "
+                f"lease_until = null from (values {values}) as v(id, status, bytes) where u.id = v.id"
+            ),
+            parameters,
+        )
+
+    def _delete_cache_rows(self) -> None:
+        """C4: under a savepoint; C6: rows that cannot be deleted cost nothing but an entry in the log."""
+        touched = [change.repository_id for change in self.outcome.repositories if change.touches_snapshot]
+        if not touched:
+            return
+        self.order.reach(Step.CACHE)
+        try:
+            with self.connection.begin_nested():
+                self.connection.execute(text("delete from arkvory_cache_rows where repository_id = any(:ids)"), {"ids": touched})
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            self.row_errors += 1
+            log.warning("cache rows could not be deleted: %s", error.orig)
+
+    def before_commit(self) -> None:
+        if not self._uploads_settled:
+            self._delete_cache_rows()
+
+
+class Transactions:
+    """Opens business transactions and does what follows their commit."""
+
+    def __init__(self, database: Database, cache: Cache, ownership: Ownership) -> None:
+        self.database = database
+        self.cache = cache
+        self.ownership = ownership
+        self.turns = RepositoryTurns()
+        self.active = 0
+
+    @contextlib.contextmanager
+    def begin(self, *repository_ids: int) -> Iterator[Transaction]:
+        """A transaction under the locks of these repositories, committed at the end of the block.
+
+        Raises NotOwner, DatabaseAway or Unavailable when it cannot begin, and OutcomeUnknown when the
+        answer to COMMIT was lost and could not be found out in time.
+        """
+        self.ownership.require()
+        self.active += 1
+        try:
+            with self.turns.of(repository_ids), self._opened(repository_ids) as transaction:
+                yield transaction
+        finally:
+            self.active -= 1
+
+    @contextlib.contextmanager
+    def _opened(self, repository_ids: Sequence[int]) -> Iterator[Transaction]:
+        with contextlib.ExitStack() as stack:
+            with self.turns.waiting_slots if repository_ids else contextlib.nullcontext():
+                stack.enter_context(database_errors())
+                connection = stack.enter_context(self.database.request.connect())
+                transaction = Transaction(connection)
+                transaction.order.reach(Step.OWNER)
+                self.ownership.share_lock(connection)
+                if repository_ids:
+                    transaction.lock_repositories(repository_ids)
+            yield transaction
+            transaction.before_commit()
+            self._commit(transaction)
+
+    def _commit(self, transaction: Transaction) -> None:
+        self.cache.row_errors += transaction.row_errors
+        outcome = transaction.outcome
+        try:
+            transaction.connection.commit()
+        except BaseException as error:
+            if outcome.empty or not _leaves_doubt(error):
+                raise
+            self.cache.doubt(outcome)
+            transaction.connection.invalidate()
+            log.warning("the answer to COMMIT of transaction %s was lost: %r", outcome.transaction_id, error)
+            self._find_out(outcome, error)
+            return
+        self.cache.apply(outcome)
+
+    def _find_out(self, outcome: Outcome, error: BaseException) -> None:
+        """Returns when the transaction turns out to be committed; raises when it was not, or when nobody can tell yet."""
+        deadline = time.monotonic() + OUTCOME_WAIT_SECONDS
+        while (status := self._settled_status(outcome)) is None:
+            if time.monotonic() >= deadline:
+                raise OutcomeUnknown("the database went away while it stored this; look whether it is there, or send it again") from error
+            gevent.sleep(0.1)
+        if status != "committed":
+            raise DatabaseAway("the database went away before this was stored; try again shortly") from error
+
+    def _settled_status(self, outcome: Outcome) -> str | None:
+        """`committed` or `aborted`, with the cache settled accordingly; None while it cannot be told."""
+        try:
+            with self.database.read() as connection:
+                status = connection.execute(
+                    text("select pg_xact_status(cast(cast(:xid as text) as xid8))"), {"xid": str(outcome.transaction_id)}
+                ).scalar_one()
+                if status == "in progress":
+                    return None
+                numbers = _current_numbers(connection, outcome)
+        except ArkvoryError:
+            return None
+        self.cache.settle(outcome, numbers)
+        # Null: so old that PostgreSQL has forgotten it. The rows say what is; the caller cannot know more.
+        return str(status or "aborted")
+
+    def settle_doubts(self) -> None:
+        """Called every second or so: find out what became of transactions whose outcome is still unknown."""
+        for outcome in tuple(self.cache.doubts.open.values()):
+            self._settled_status(outcome)
+
+
+def _current_numbers(connection: Connection, outcome: Outcome) -> CurrentNumbers:
+    repositories = connection.execute(
+        text(
+            "select id, metadata_epoch, authorization_epoch, content_epoch, members_epoch from arkvory_repositories where id = any(:ids)"
+        ),
+        {"ids": [change.repository_id for change in outcome.repositories]},
+    )
+    users = connection.execute(text("select id, revision from arkvory_users where id = any(:ids)"), {"ids": list(outcome.users)})
+    installation = connection.execute(text("select epoch from arkvory_installation where id = 1")).scalar_one()
+    return CurrentNumbers({row[0]: Epochs._make(row[1:]) for row in repositories}, {row[0]: row[1] for row in users}, int(installation))
+
+
+def _leaves_doubt(error: BaseException) -> bool:
+    """False when PostgreSQL itself said that the transaction did not commit."""
+    if isinstance(error, PoolTimeout):
+        return False
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or getattr(error.orig, "pgcode", None) is None
+    return True

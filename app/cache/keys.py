@@ -1,0 +1,50 @@
+"""Every key of every region, and the tags by which entries are dropped together; nobody builds one elsewhere.
+
+Epochs in a key are the effective ones when reading and those that the value's own query read when
+writing (C1, C3): an entry of before a change simply is not found any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from app.cache.view import Epochs
+
+
+def for_snapshot(tenant: str, name: str) -> Hashable:
+    return tenant, name
+
+
+def row_for_snapshot(tenant: str, name: str) -> str:
+    """Key of the cache row; tenant and name together stay below its 256 characters."""
+    return f"{tenant}/{name}"
+
+
+def for_identity(credential: bytes) -> Hashable:
+    """`credential` is a keyed digest; the user's revision stands in the value and is compared at each hit."""
+    return credential
+
+
+def for_password(credential: bytes, stored_hash: str) -> Hashable:
+    return credential, stored_hash
+
+
+def for_grant(repository_id: int, epochs: Epochs, user_id: int, revision: int, permission: str) -> Hashable:
+    """`user_id` 0 with revision 0 is the anonymous caller."""
+    return repository_id, epochs.authorization, user_id, revision, permission
+
+
+def for_gate(repository_id: int, epochs: Epochs, path: str) -> Hashable:
+    return repository_id, epochs.content, path
+
+
+def for_document(repository_id: int, epochs: Epochs, document: str, representation: str) -> Hashable:
+    return repository_id, epochs.metadata, epochs.content, document, representation
+
+
+def tag_of_repository(repository_id: int) -> Hashable:
+    return "repository", repository_id
+
+
+def tag_of_user(user_id: int) -> Hashable:
+    return "user", user_id

@@ -1,0 +1,90 @@
+"""Bounded regions of the process's memory: least recently used goes first, each entry has a lifetime.
+
+A region knows nothing of epochs: they are part of the keys (`keys.py`). Entries carry tags by which they
+can be dropped together. Everything here runs between two switches of greenlets, so nothing needs a lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+
+class Region(Generic[V]):
+    """`capacity` in entries, `lifetime` in seconds, `capacity_bytes` over the weights that `put` was told."""
+
+    def __init__(self, name: str, *, capacity: int, lifetime: float, capacity_bytes: int | None = None) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.capacity_bytes = capacity_bytes
+        self.lifetime = lifetime
+        self.bytes = 0
+        self.hits = 0
+        self.fetches = 0
+        self.evictions = 0
+        self._entries: OrderedDict[Hashable, tuple[float, int, tuple[Hashable, ...], V]] = OrderedDict()
+        self._tagged: dict[Hashable, set[Hashable]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable) -> V | None:
+        """The value under `key`, or None; None counts as a fetch, since the caller loads it next."""
+        entry = self._entries.get(key)
+        if entry is None:
+            self.fetches += 1
+            return None
+        if entry[0] < time.monotonic():
+            self._remove(key)
+            self.fetches += 1
+            return None
+        self._entries.move_to_end(key)
+        self.hits += 1
+        return entry[3]
+
+    def put(self, key: Hashable, value: V, *, tags: tuple[Hashable, ...] = (), weight: int = 0, lifetime: float | None = None) -> None:
+        """Keep `value`; what no longer fits goes, oldest use first."""
+        self._remove(key)
+        if self.capacity_bytes is not None and weight > self.capacity_bytes:
+            return
+        lifetime = self.lifetime if lifetime is None else min(lifetime, self.lifetime)
+        self._entries[key] = (time.monotonic() + lifetime, weight, tags, value)
+        self.bytes += weight
+        for tag in tags:
+            self._tagged.setdefault(tag, set()).add(key)
+        self._shrink()
+
+    def drop(self, key: Hashable) -> None:
+        """Remove one entry, if it is there."""
+        self._remove(key)
+
+    def drop_tag(self, tag: Hashable) -> None:
+        """Remove every entry that carries `tag`."""
+        for key in tuple(self._tagged.get(tag, ())):
+            self._remove(key)
+
+    def clear(self) -> None:
+        """Remove every entry of this process's memory; rows in the database are not touched (C7)."""
+        self._entries.clear()
+        self._tagged.clear()
+        self.bytes = 0
+
+    def _shrink(self) -> None:
+        while len(self._entries) > self.capacity or (self.capacity_bytes is not None and self.bytes > self.capacity_bytes):
+            self._remove(next(iter(self._entries)))
+            self.evictions += 1
+
+    def _remove(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        self.bytes -= entry[1]
+        for tag in entry[2]:
+            keys = self._tagged[tag]
+            keys.discard(key)
+            if not keys:
+                del self._tagged[tag]

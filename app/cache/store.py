@@ -1,0 +1,185 @@
+"""The cache of one process: its regions, its view, and the three things that happen to them.
+
+`observe` after a query, `apply` after a commit, `doubt` after a commit whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from app.cache import keys
+from app.cache.regions import Region
+from app.cache.view import Epochs, Seen, View
+
+if TYPE_CHECKING:
+    from app.cache.changes import Outcome
+
+log = logging.getLogger(__name__)
+
+DOCUMENT_BYTES = 256 * 1024
+MISSING_LIFETIME = 60.0
+
+
+@dataclass(frozen=True)
+class CurrentNumbers:
+    """Epochs, revisions and the installation's epoch as the database has them now."""
+
+    repositories: Mapping[int, Epochs]
+    users: Mapping[int, int]
+    installation: int
+
+
+@dataclass
+class Doubts:
+    """What a transaction of unknown outcome may have changed, by its 64-bit transaction id (C2)."""
+
+    open: dict[int, Outcome] = field(default_factory=dict)
+    repositories: frozenset[int] = frozenset()
+    users: frozenset[int] = frozenset()
+    installation: bool = False
+
+    def _recount(self) -> None:
+        outcomes = self.open.values()
+        self.repositories = frozenset(change.repository_id for outcome in outcomes for change in outcome.repositories)
+        self.users = frozenset(user_id for outcome in outcomes for user_id in outcome.users)
+        self.installation = any(outcome.installation is not None for outcome in outcomes)
+
+    def add(self, outcome: Outcome) -> None:
+        self.open[outcome.transaction_id] = outcome
+        self._recount()
+
+    def remove(self, transaction_id: int) -> None:
+        self.open.pop(transaction_id, None)
+        self._recount()
+
+
+class Cache:
+    """Regions as DESIGN 3 lists them; capacities do not compete."""
+
+    def __init__(self) -> None:
+        self.view = View()
+        self.doubts = Doubts()
+        self.deletion_errors = 0
+        self.row_errors = 0
+        self._void: set[int] = set()
+        self.snapshots: Region[Any] = Region("snapshot", capacity=10_000, lifetime=600)
+        self.identities: Region[Any] = Region("identity", capacity=100_000, lifetime=30)
+        self.passwords: Region[bool] = Region("password", capacity=10_000, lifetime=600)
+        self.grants: Region[Any] = Region("authorization", capacity=100_000, lifetime=30)
+        self.gates: Region[Any] = Region("gate", capacity=100_000, lifetime=60)
+        self.absences: Region[bool] = Region("gate_absent", capacity=100_000, lifetime=MISSING_LIFETIME)
+        self.documents: Region[Any] = Region("derived_document", capacity=50_000, lifetime=3600, capacity_bytes=64 * 1024 * 1024)
+
+    @property
+    def regions(self) -> tuple[Region[Any], ...]:
+        return (self.snapshots, self.identities, self.passwords, self.grants, self.gates, self.absences, self.documents)
+
+    def may_keep(self, repository_id: int) -> bool:
+        """False while a transaction of unknown outcome may have changed the repository (C2)."""
+        return repository_id not in self.doubts.repositories
+
+    def is_void(self, repository_id: int) -> bool:
+        """True when local deletion failed and the snapshot has not been read again since (C5)."""
+        return repository_id in self._void
+
+    def was_read_again(self, repository_id: int) -> None:
+        self._void.discard(repository_id)
+
+    def effective(self, repository_id: int, epochs: Epochs) -> Epochs:
+        """C1: the larger of the snapshot's and the view's."""
+        return epochs.joined(self.view.repository(repository_id))
+
+    # -- what a query read
+
+    def observe(self, seen: Seen) -> None:
+        """Raise the view to what a query read; a rise that no commit here caused counts as a message without paths (C3)."""
+        former = self.view.raise_repository(seen.repository_id, seen.epochs)
+        if former is not None:
+            self.drop_repository(seen.repository_id)
+        if seen.user_id is not None:
+            self.observe_user(seen.user_id, seen.user_revision)
+        self.observe_installation(seen.installation)
+
+    def observe_user(self, user_id: int, revision: int) -> None:
+        if self.view.raise_user(user_id, revision):
+            self._drop_user(user_id)
+
+    def observe_installation(self, epoch: int) -> None:
+        if self.view.raise_installation(epoch):
+            self._guarded(None, self.grants.clear)
+
+    # -- after a commit
+
+    def apply(self, outcome: Outcome) -> None:
+        """What a confirmed commit changed: the view rises first, then entries are deleted (C2)."""
+        for change in outcome.repositories:
+            self.view.raise_repository(change.repository_id, change.epochs)
+        for user_id, revision in outcome.users.items():
+            self.view.raise_user(user_id, revision)
+        if outcome.installation is not None:
+            self.view.raise_installation(outcome.installation)
+        for change in outcome.repositories:
+            if change.touches_snapshot:
+                self._drop_snapshots(change.repository_id, change.names)
+            if change.touches_grants:
+                self._guarded(change.repository_id, lambda rid=change.repository_id: self.grants.drop_tag(keys.tag_of_repository(rid)))
+        for user_id in outcome.users:
+            self._drop_user(user_id)
+        if outcome.installation is not None:
+            self._guarded(None, self.grants.clear)
+
+    def doubt(self, outcome: Outcome) -> None:
+        """The answer to COMMIT was lost: nothing about what it touched is kept until the outcome is known."""
+        self.doubts.add(outcome)
+        self._drop_outcome(outcome)
+
+    def settle(self, outcome: Outcome, now: CurrentNumbers) -> None:
+        """The outcome is known: entries go and the view takes the numbers that were read since (C2).
+
+        The view is never left empty: a reader that began before the transaction could otherwise keep what it read.
+        """
+        self._drop_outcome(outcome)
+        for repository_id, epochs in now.repositories.items():
+            self.view.raise_repository(repository_id, epochs)
+        for user_id, revision in now.users.items():
+            self.view.raise_user(user_id, revision)
+        self.view.raise_installation(now.installation)
+        self.doubts.remove(outcome.transaction_id)
+
+    def _drop_outcome(self, outcome: Outcome) -> None:
+        for change in outcome.repositories:
+            self._drop_snapshots(change.repository_id, change.names)
+            self.drop_repository(change.repository_id)
+        for user_id in outcome.users:
+            self._drop_user(user_id)
+        if outcome.installation is not None:
+            self._guarded(None, self.grants.clear)
+
+    # -- deletion
+
+    def _drop_snapshots(self, repository_id: int, names: tuple[tuple[str, str], ...]) -> None:
+        for tenant, name in names:
+            self._guarded(repository_id, lambda t=tenant, n=name: self.snapshots.drop(keys.for_snapshot(t, n)))
+
+    def drop_repository(self, repository_id: int) -> None:
+        tag = keys.tag_of_repository(repository_id)
+        for region in (self.snapshots, self.grants, self.gates, self.absences, self.documents):
+            self._guarded(repository_id, lambda r=region: r.drop_tag(tag))
+
+    def _drop_user(self, user_id: int) -> None:
+        tag = keys.tag_of_user(user_id)
+        for region in (self.identities, self.grants):
+            self._guarded(None, lambda r=region: r.drop_tag(tag))
+
+    def _guarded(self, repository_id: int | None, delete: Callable[..., None]) -> None:
+        """C5: a deletion that fails voids the snapshot, so that the next read goes to the database."""
+        try:
+            delete()
+        except Exception:
+            self.deletion_errors += 1
+            log.exception("deleting cache entries failed; repository %s is read from the database next", repository_id)
+            if repository_id is not None:
+                self._void.add(repository_id)

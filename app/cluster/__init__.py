@@ -1,0 +1,1 @@
+"""What several processes agree on: for now, who owns the storage."""

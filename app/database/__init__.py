@@ -1,0 +1,1 @@
+"""PostgreSQL: tables, engines and their pools, the order of locks, migrations, the embedded server."""

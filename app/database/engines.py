@@ -1,0 +1,239 @@
+"""Engines and their pools, made after the fork and never shared across one (DESIGN 2).
+
+Two pools: `request` for requests, held for a transaction and never while bytes move, and `session`,
+AUTOCOMMIT, for long-lived sessions. Every connect and every statement has an end: psycogreen ignores
+`connect_timeout`, so both run under gevent timeouts, and a connection that was interrupted is destroyed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+import psycopg2
+import psycopg2.errors
+import psycopg2.extensions
+import sqlalchemy
+from gevent.monkey import get_original
+from psycogreen.gevent import gevent_wait_callback
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, DisconnectionError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from app.errors import ArkvoryError, CapacitySpent, DatabaseAway, Unavailable
+from config import Settings
+
+log = logging.getLogger(__name__)
+
+KEEPALIVE_SECONDS = 10
+IDLE_IN_TRANSACTION_MS = 60_000
+RESERVED_CONNECTIONS = 10
+
+
+class TimedOut(psycopg2.OperationalError):
+    """A connect or a statement did not end in time; its connection is closed."""
+
+
+@dataclass
+class _StatementLimit:
+    """Longest run of one statement, in seconds: psycopg2's wait callback is one for the whole process."""
+
+    seconds: float = 30.0
+
+
+_limit = _StatementLimit()
+
+
+def _wait(connection: psycopg2.extensions.connection) -> None:
+    with gevent.Timeout(_limit.seconds, TimedOut(f"PostgreSQL did not answer within {_limit.seconds:g} s")):
+        gevent_wait_callback(connection)
+
+
+def patch_for_gevent() -> None:
+    """Make psycopg2 yield to other greenlets while it waits, each statement under a timeout."""
+    psycopg2.extensions.set_wait_callback(_wait)
+
+
+def _is_stale(connection: psycopg2.extensions.connection) -> bool:
+    """True when an idle connection has something to read: the server closed it or is about to."""
+    if connection.closed:
+        return True
+    poller = get_original("select", "poll")()
+    poller.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poller.poll(0))
+
+
+class Pool:
+    """One engine and its gauges; `name` is the metrics' label."""
+
+    def __init__(self, name: str, engine: Engine) -> None:
+        self.name = name
+        self.engine = engine
+        self.waiting = 0
+        self.statements = 0
+        event.listen(engine, "checkout", _refuse_stale)
+        event.listen(engine, "handle_error", _keep_pool_on_timeout)
+        event.listen(engine, "after_cursor_execute", self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.statements += 1
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open, in use or idle."""
+        return self.idle + int(self.engine.pool.checkedout())  # type: ignore[attr-defined]  # QueuePool's own
+
+    @property
+    def idle(self) -> int:
+        return int(self.engine.pool.checkedin())  # type: ignore[attr-defined]  # QueuePool's own
+
+    def connect(self) -> Connection:
+        """A connection of the pool. Raises DatabaseAway when none comes free in time or PostgreSQL is away."""
+        self.waiting += 1
+        try:
+            with database_errors():
+                return self.engine.connect()
+        finally:
+            self.waiting -= 1
+
+
+def _refuse_stale(connection: Any, _record: Any, _proxy: Any) -> None:
+    if _is_stale(connection):
+        raise DisconnectionError("closed while it was idle")
+
+
+def _keep_pool_on_timeout(context: Any) -> None:
+    # One slow statement says nothing about the other connections.
+    if isinstance(context.original_exception, TimedOut):
+        context.invalidate_pool_on_disconnect = False
+
+
+@contextlib.contextmanager
+def database_errors() -> Iterator[None]:
+    """Turn what the driver and the pool raise into the domain's words; other errors pass."""
+    try:
+        yield
+    except PoolTimeout as error:
+        raise DatabaseAway("all database connections are in use; try again shortly") from error
+    except DBAPIError as error:
+        translated = _translated(error)
+        if translated is None:
+            raise
+        raise translated from error
+    except psycopg2.OperationalError as error:
+        raise DatabaseAway("the database does not answer; try again shortly") from error
+
+
+def _translated(error: DBAPIError) -> ArkvoryError | None:
+    original = error.orig
+    if error.connection_invalidated or isinstance(original, (TimedOut, psycopg2.InterfaceError)):
+        return DatabaseAway("the database does not answer; try again shortly")
+    if isinstance(original, psycopg2.errors.DiskFull):
+        return CapacitySpent("the database's disk is full")
+    if isinstance(original, psycopg2.errors.QueryCanceled):
+        return Unavailable("the database took too long; try again shortly")
+    if isinstance(original, psycopg2.errors.ReadOnlySqlTransaction):
+        return Unavailable("the database accepts no writes at the moment")
+    if isinstance(original, psycopg2.OperationalError):
+        log.warning("database error: %s", original)
+        return DatabaseAway("the database cannot do that at the moment; try again shortly", retry_after=2)
+    return None
+
+
+def make_engine(settings: Settings, url: str, *, size: int, autocommit: bool, overflow: int = 0) -> Engine:
+    """An engine over `url` whose connects are bounded; opens nothing yet."""
+    parameters = make_url(url)
+    # The server's own limit ends what a client that gave up left running.
+    server_limit = 0 if autocommit else int(settings.database_statement_seconds * 1000) + 1000
+    options = f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_MS} -c statement_timeout={server_limit} -c timezone=UTC"
+    arguments: dict[str, Any] = {
+        "application_name": "arkvory",
+        "options": f"{options} -c tcp_keepalives_idle={KEEPALIVE_SECONDS} -c tcp_keepalives_interval=3 -c tcp_keepalives_count=3",
+        "keepalives_idle": KEEPALIVE_SECONDS,
+        "keepalives_interval": 3,
+        "keepalives_count": 3,
+        "connect_timeout": max(2, int(settings.database_connect_seconds)),
+    }
+    engine = sqlalchemy.create_engine(
+        parameters,
+        pool_size=size,
+        max_overflow=overflow,
+        pool_timeout=settings.database_wait_seconds,
+        pool_use_lifo=True,
+        connect_args=arguments,
+        isolation_level="AUTOCOMMIT" if autocommit else "READ COMMITTED",
+    )
+    event.listen(engine, "do_connect", _bounded_connect(settings.database_connect_seconds))
+    return engine
+
+
+def _bounded_connect(seconds: float) -> Callable[..., Any]:
+    def connect(dialect: Any, _record: Any, arguments: Any, keywords: Any) -> Any:
+        with gevent.Timeout(seconds, TimedOut(f"PostgreSQL did not accept a connection within {seconds:g} s")):
+            return dialect.connect(*arguments, **keywords)
+
+    return connect
+
+
+class Database:
+    """The two pools of this process and the three kinds of transactions."""
+
+    def __init__(self, settings: Settings, url: str) -> None:
+        self.settings = settings
+        _limit.seconds = settings.database_statement_seconds
+        self.request = Pool("request", make_engine(settings, url, size=settings.database_pool_size, autocommit=False))
+        session_url = settings.database_session_url or url
+        self.session = Pool("session", make_engine(settings, session_url, size=settings.session_pool_size, autocommit=True))
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        return (self.request, self.session)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A short READ COMMITTED transaction for single statements; ends with a rollback."""
+        with database_errors(), self.request.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def consistent(self) -> Iterator[Connection]:
+        """A REPEATABLE READ, READ ONLY transaction: all its statements see one state."""
+        with database_errors(), self.request.connect() as connection:
+            connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A READ COMMITTED transaction that commits at the end: for small changes that no cache knows of."""
+        with database_errors(), self.request.connect() as connection:
+            yield connection
+            connection.commit()
+
+    def statements(self) -> int:
+        """Statements sent since the start, both pools."""
+        return sum(pool.statements for pool in self.pools)
+
+    def check_budget(self, processes: int = 1) -> None:
+        """Raises Unavailable, showing the sum, when the pools could ask for more than PostgreSQL has."""
+        with self.read() as connection:
+            most = int(connection.execute(text("select current_setting('max_connections')")).scalar_one())
+        sizes = {"request": self.settings.database_pool_size, "session": self.settings.session_pool_size}
+        asked = sum(sizes.values()) * processes
+        if asked > most - RESERVED_CONNECTIONS:
+            shown = " + ".join(f"{name} {size}" for name, size in sizes.items())
+            raise Unavailable(
+                f"the pools ({shown}) of {processes} process(es) may open {asked} connections, but PostgreSQL allows "
+                f"{most} less {RESERVED_CONNECTIONS} for others; raise its max_connections or lower "
+                "ARKVORY_DATABASE_POOL_SIZE and ARKVORY_SESSION_POOL_SIZE"
+            )
+
+    def dispose(self) -> None:
+        """Close every idle connection."""
+        for pool in self.pools:
+            pool.engine.dispose()

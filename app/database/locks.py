@@ -1,0 +1,62 @@
+"""The order of locks, in one place (DESIGN 5).
+
+Every business transaction takes what it needs in this order and nothing after `UPLOADS`; two
+transactions that both keep to it cannot wait for each other in a circle.
+
+    OWNER          the storage owner's row, shared
+    GLOBAL         advisory lock of admission
+    REPOSITORY     advisory locks of repositories, by id
+    REPOSITORY_ROW rows of repositories, by id (epochs advance here)
+    PACKAGE        rows of packages, by name
+    BLOB           rows of blobs, by digest
+    PEOPLE         rows of users by id, then of the installation
+    CACHE          cache rows
+    MAIL           messages to other processes
+    UPLOADS        `arkvory_uploads`, one statement, and with it the counters in the order of their key
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+# Two-integer advisory locks: (class, object). They never collide with the one-integer kind.
+INSTALLATION_CLASS = 18471
+REPOSITORY_CLASS = 18472
+
+OWNERSHIP = (INSTALLATION_CLASS, 1)
+ADMISSION = (INSTALLATION_CLASS, 2)
+MIGRATION = (INSTALLATION_CLASS, 3)
+
+
+def repository_lock(repository_id: int) -> tuple[int, int]:
+    """The advisory lock of a repository; ids beyond 31 bits share locks, which costs time but never safety."""
+    return REPOSITORY_CLASS, repository_id % 2**31
+
+
+class Step(IntEnum):
+    """Positions in the order above."""
+
+    START = 0
+    OWNER = 1
+    GLOBAL = 2
+    REPOSITORY = 3
+    REPOSITORY_ROW = 4
+    PACKAGE = 5
+    BLOB = 6
+    PEOPLE = 7
+    CACHE = 8
+    MAIL = 9
+    UPLOADS = 10
+
+
+class LockOrder:
+    """Watches one transaction; a step backwards is a fault of the program, found before it can deadlock."""
+
+    def __init__(self) -> None:
+        self._reached = Step.START
+
+    def reach(self, step: Step) -> None:
+        """Note that locks of `step` are about to be taken. Raises RuntimeError when the order forbids it."""
+        if step < self._reached or (step == self._reached == Step.UPLOADS):
+            raise RuntimeError(f"lock order: {step.name} after {self._reached.name}")
+        self._reached = step

@@ -1,0 +1,284 @@
+"""The tables, as SQLAlchemy Core knows them; `migrations/` makes them and a check in CI compares the two.
+
+Identifiers of repositories and users are never reused (identity columns). Everything of one repository
+changes under that repository's lock; the order of all locks is in `locks.py`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# Paths, names and digests compare by their bytes: prefix scans use the index and no locale has a say.
+EXACT = Text(collation="C")
+NOW = text("now()")
+
+
+def _id() -> Column[int]:
+    return Column("id", BigInteger, Identity(always=True), primary_key=True)
+
+
+def _at(name: str, *, nullable: bool = False) -> Column[object]:
+    return Column(name, DateTime(timezone=True), nullable=nullable, server_default=None if nullable else NOW)
+
+
+def _epoch(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, server_default=text("1"))
+
+
+# One row. `incarnation` changes when a backup is restored, so that no validator of before matches.
+installation = Table(
+    "arkvory_installation",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="one_row"), primary_key=True),
+    Column("incarnation", Text, nullable=False),
+    _epoch("epoch"),
+)
+
+# One row. Each holder of the storage counts `generation` up; its write transactions share-lock the row
+# `where generation = mine`, so that a predecessor that lingers can write nothing.
+owner = Table(
+    "arkvory_owner",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1", name="one_row"), primary_key=True),
+    Column("generation", BigInteger, nullable=False, server_default=text("0")),
+    Column("holder", Text, nullable=False, server_default=text("''")),
+    _at("acquired_at", nullable=True),
+)
+
+users = Table(
+    "arkvory_users",
+    metadata,
+    _id(),
+    Column("name", EXACT, nullable=False),
+    Column("password_hash", Text),
+    Column("administrator", Boolean, nullable=False, server_default=text("false")),
+    Column("disabled", Boolean, nullable=False, server_default=text("false")),
+    Column("revision", BigInteger, nullable=False, server_default=text("1")),
+    _at("created_at"),
+    UniqueConstraint("name"),
+)
+
+groups = Table(
+    "arkvory_groups",
+    metadata,
+    _id(),
+    Column("name", EXACT, nullable=False),
+    _at("created_at"),
+    UniqueConstraint("name"),
+)
+
+group_members = Table(
+    "arkvory_group_members",
+    metadata,
+    Column("group_id", BigInteger, ForeignKey("arkvory_groups.id", ondelete="CASCADE"), primary_key=True),
+    Column("user_id", BigInteger, ForeignKey("arkvory_users.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "user_id"),
+)
+
+# A token is kept as its SHA-256 (it has 240 random bits: no slow hash is needed). `repositories` null: all
+# that its owner has.
+tokens = Table(
+    "arkvory_tokens",
+    metadata,
+    _id(),
+    Column("user_id", BigInteger, ForeignKey("arkvory_users.id", ondelete="CASCADE"), nullable=False),
+    # The token that it was made with: revoking that one revokes this one.
+    Column("parent_id", BigInteger, ForeignKey("arkvory_tokens.id", ondelete="CASCADE")),
+    Column("name", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("permissions", ARRAY(Text), nullable=False),
+    Column("repositories", ARRAY(BigInteger)),
+    _at("created_at"),
+    _at("expires_at", nullable=True),
+    UniqueConstraint("digest"),
+    Index(None, "user_id"),
+    Index(None, "parent_id"),
+)
+
+repositories = Table(
+    "arkvory_repositories",
+    metadata,
+    _id(),
+    Column("tenant", EXACT, nullable=False, server_default=text("'default'")),
+    Column("name", EXACT, nullable=False),
+    Column("format", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("status", Text, nullable=False, server_default=text("'online'")),
+    Column("public", Boolean, nullable=False, server_default=text("false")),
+    # A fact, without a foreign key: deleting a user would lock rows of repositories against the order.
+    Column("creator_id", BigInteger),
+    Column("upstream_url", Text),
+    Column("caching_allowed", Boolean, nullable=False, server_default=text("true")),
+    Column("quota_bytes", BigInteger),
+    Column("settings", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    _epoch("metadata_epoch"),
+    _epoch("authorization_epoch"),
+    _epoch("content_epoch"),
+    _epoch("members_epoch"),
+    _at("created_at"),
+    _at("updated_at"),
+    _at("deleted_at", nullable=True),
+    CheckConstraint("status in ('online', 'offline', 'maintenance')", name="status"),
+    CheckConstraint("kind in ('hosted', 'proxy', 'group')", name="kind"),
+    CheckConstraint("quota_bytes >= 0", name="quota"),
+    # A deleted repository keeps its row until the sweep is through; its name is free at once.
+    Index("uq_arkvory_repositories_live_name", "tenant", "name", unique=True, postgresql_where=text("deleted_at is null")),
+    Index("ix_arkvory_repositories_deleted", "id", postgresql_where=text("deleted_at is not null")),
+)
+
+access_rules = Table(
+    "arkvory_access_rules",
+    metadata,
+    _id(),
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE"), nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("user_id", BigInteger, ForeignKey("arkvory_users.id", ondelete="CASCADE")),
+    Column("group_id", BigInteger, ForeignKey("arkvory_groups.id", ondelete="CASCADE")),
+    Column("permissions", ARRAY(Text), nullable=False),
+    Column("path_prefix", EXACT),
+    _at("created_at"),
+    CheckConstraint("subject in ('user', 'group', 'signed-in', 'anonymous')", name="subject"),
+    CheckConstraint("(subject = 'user') = (user_id is not null)", name="user"),
+    CheckConstraint("(subject = 'group') = (group_id is not null)", name="group"),
+    Index(None, "repository_id"),
+    Index(None, "user_id"),
+    Index(None, "group_id"),
+)
+
+# What a repository's index groups by (a Python project, later a Maven module...). `revision` is the
+# validator of its documents (C9): the content epoch of the change that moved it, so that it never
+# repeats, even after the package went and came again.
+packages = Table(
+    "arkvory_packages",
+    metadata,
+    _id(),
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id"), nullable=False),
+    Column("name", EXACT, nullable=False),
+    Column("display_name", Text, nullable=False),
+    Column("artifacts", BigInteger, nullable=False, server_default=text("0")),
+    Column("revision", BigInteger, nullable=False),
+    UniqueConstraint("repository_id", "name"),
+)
+
+# `candidate_at`: since when nothing may refer to the blob any more (null while something surely does);
+# only a hint for cleanup, which looks again under the row's lock (W3).
+blobs = Table(
+    "arkvory_blobs",
+    metadata,
+    _id(),
+    Column("digest", EXACT, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("checksums", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    _at("created_at"),
+    _at("last_used_at"),
+    _at("candidate_at", nullable=True),
+    CheckConstraint("status in ('placing', 'live', 'deleting')", name="status"),
+    CheckConstraint("digest ~ '^[0-9a-f]{64}$'", name="digest"),
+    UniqueConstraint("digest"),
+    Index("ix_arkvory_blobs_candidates", "candidate_at", postgresql_where=text("candidate_at is not null")),
+)
+
+artifacts = Table(
+    "arkvory_artifacts",
+    metadata,
+    _id(),
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id"), nullable=False),
+    Column("path", EXACT, nullable=False),
+    Column("blob_id", BigInteger, ForeignKey("arkvory_blobs.id"), nullable=False),
+    Column("upload_id", UUID(as_uuid=True), nullable=False),
+    Column("package_id", BigInteger, ForeignKey("arkvory_packages.id")),
+    Column("version", Text),
+    Column("content_type", Text, nullable=False),
+    Column("metadata", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("created_by", BigInteger),
+    _at("created_at"),
+    _at("updated_at"),
+    CheckConstraint("octet_length(path) between 1 and 1024", name="path"),
+    UniqueConstraint("repository_id", "path"),
+    Index(None, "blob_id"),
+    Index("ix_arkvory_artifacts_package", "package_id", "path", postgresql_where=text("package_id is not null")),
+)
+
+# File names that were used and may never be used again (PyPI: a file name is for ever).
+used_paths = Table(
+    "arkvory_used_paths",
+    metadata,
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id"), primary_key=True),
+    Column("path", EXACT, primary_key=True),
+    _at("deleted_at"),
+)
+
+# No foreign key to repositories: deleting one would make admission wait (DESIGN 5).
+uploads = Table(
+    "arkvory_uploads",
+    metadata,
+    Column("id", UUID(as_uuid=True), primary_key=True),
+    Column("repository_id", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("key", Text, nullable=False, server_default=text("''")),
+    _at("created_at"),
+    _at("changed_at"),
+    # Open: until when its process answers for it. Garbage: when it was replaced or deleted.
+    _at("lease_until", nullable=True),
+    CheckConstraint("status in ('open', 'published', 'garbage', 'released')", name="status"),
+    CheckConstraint("bytes >= 0", name="bytes"),
+    Index("ix_arkvory_uploads_open", "lease_until", postgresql_where=text("status = 'open'")),
+    Index("ix_arkvory_uploads_garbage", "changed_at", postgresql_where=text("status = 'garbage'")),
+    Index("ix_arkvory_uploads_released", "changed_at", postgresql_where=text("status = 'released'")),
+)
+
+# Sums of the uploads' bytes, kept by a trigger in the transaction of each change; no calling code writes
+# it. Derived: not in backups, recounted by the restore.
+upload_bytes = Table(
+    "arkvory_upload_bytes",
+    metadata,
+    Column("repository_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("status", Text, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+)
+
+# Values of the shared regions, to warm a process that has just started; used only when the epochs equal
+# those of the repository's row, read in the same statement (C4).
+cache_rows = Table(
+    "arkvory_cache_rows",
+    metadata,
+    Column("region", Text, primary_key=True),
+    Column("key", EXACT, CheckConstraint("char_length(key) <= 256", name="key"), primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("repository_id", BigInteger, nullable=False),
+    Column("metadata_epoch", BigInteger, nullable=False),
+    Column("authorization_epoch", BigInteger, nullable=False),
+    Column("members_epoch", BigInteger, nullable=False),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+    Index(None, "repository_id"),
+    Index(None, "expires_at"),
+)

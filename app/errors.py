@@ -1,0 +1,132 @@
+"""What can go wrong, in the domain's words; no HTTP here.
+
+    ArkvoryError
+    ├── Invalid              the request itself is wrong
+    │   ├── InvalidPath      a path that no artifact can have
+    │   ├── DigestMismatch   the bytes are not those that the client announced
+    │   └── BodyCutShort     the body ended before its length
+    ├── Unauthenticated      no credential, or a wrong one
+    ├── Forbidden            a known identity without the right
+    ├── NotFound             nothing there, or nothing that the caller may know of
+    ├── Conflict             what is there forbids it
+    │   ├── AlreadyExists
+    │   ├── NotAllowedHere   this repository does not do that (read only, wrong kind)
+    │   └── PreconditionFailed
+    ├── TooLarge             larger than the server accepts
+    ├── CapacitySpent        no room: the server's capacity, its disk or the repository's quota
+    └── Later                come back later
+        ├── TooManyUploads   no place came free in time
+        └── Unavailable      cannot be answered now
+            ├── RepositoryOffline, RepositoryMaintenance
+            ├── DatabaseAway     PostgreSQL does not answer, or no connection came free
+            ├── OutcomeUnknown   the answer to COMMIT was lost and has not been found out yet
+            └── NotOwner         this process does not own the storage (any more)
+
+Each class has a stable `code`, the one that the management API shows.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ArkvoryError(Exception):
+    """Base of all; `message` is for the user: what was wrong, where, and what to do next."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Invalid(ArkvoryError):
+    code = "invalid"
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class InvalidPath(Invalid):
+    code = "invalid_path"
+
+
+class DigestMismatch(Invalid):
+    code = "digest_mismatch"
+
+
+class BodyCutShort(Invalid):
+    code = "body_cut_short"
+
+
+class Unauthenticated(ArkvoryError):
+    code = "unauthenticated"
+
+
+class Forbidden(ArkvoryError):
+    code = "forbidden"
+
+
+class NotFound(ArkvoryError):
+    code = "not_found"
+
+
+class Conflict(ArkvoryError):
+    code = "conflict"
+
+
+class AlreadyExists(Conflict):
+    code = "already_exists"
+
+
+class NotAllowedHere(Conflict):
+    code = "not_allowed_here"
+
+
+class PreconditionFailed(Conflict):
+    code = "precondition_failed"
+
+
+class TooLarge(ArkvoryError):
+    code = "too_large"
+
+
+class CapacitySpent(ArkvoryError):
+    code = "capacity_spent"
+
+
+class Later(ArkvoryError):
+    """Cannot be answered now; `retry_after` is in seconds."""
+
+    def __init__(self, message: str, retry_after: int = 5) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class TooManyUploads(Later):
+    code = "too_many_uploads"
+
+
+class Unavailable(Later):
+    code = "unavailable"
+
+
+class RepositoryOffline(Unavailable):
+    code = "repository_offline"
+
+
+class RepositoryMaintenance(Unavailable):
+    code = "repository_maintenance"
+
+
+class DatabaseAway(Unavailable):
+    code = "database_away"
+
+
+class OutcomeUnknown(Unavailable):
+    code = "outcome_unknown"
+
+
+class NotOwner(Unavailable):
+    code = "not_owner"

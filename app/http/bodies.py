@@ -1,0 +1,26 @@
+"""The body of the present request as the domain wants it: a `read(n)` and its length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from flask import request
+
+from app.errors import Invalid
+
+
+def body_reader() -> Callable[[int], bytes]:
+    """Reads the body piece by piece; the client is asked to go on (100) at the first read, not before."""
+    return cast(Callable[[int], bytes], request.environ["wsgi.input"].read)
+
+
+def body_size() -> int | None:
+    """The announced length in bytes; null for a chunked body. Raises Invalid for a part of one or an encoded one."""
+    if "Content-Range" in request.headers:
+        raise Invalid("a part of a file cannot be stored by PUT (Content-Range)", field="Content-Range")
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise Invalid("send the bytes as they are to be stored, without Content-Encoding", field="Content-Encoding")
+    if request.headers.get("Transfer-Encoding", "").lower() == "chunked":
+        return None
+    return request.content_length or 0

@@ -1,0 +1,73 @@
+"""From the domain's errors to HTTP, in one place; each room renders them in its client's own form."""
+
+from __future__ import annotations
+
+import logging
+
+from flask import Flask, Request, Response, request
+from werkzeug.exceptions import HTTPException
+
+from app import errors
+
+log = logging.getLogger(__name__)
+
+CHALLENGE = 'Basic realm="Arkvory", charset="UTF-8"'
+# The nearest class in an error's ancestry decides.
+STATUS: dict[type[errors.ArkvoryError], int] = {
+    errors.Invalid: 400,
+    errors.Unauthenticated: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.NotAllowedHere: 405,
+    errors.Conflict: 409,
+    errors.PreconditionFailed: 412,
+    errors.TooLarge: 413,
+    errors.TooManyUploads: 429,
+    errors.Unavailable: 503,
+    errors.CapacitySpent: 507,
+}
+
+
+def status_of(error: errors.ArkvoryError) -> int:
+    """The HTTP status; 500 for a kind that the table does not know."""
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+
+
+def headers_of(error: errors.ArkvoryError) -> dict[str, str]:
+    """Challenge, Retry-After and Allow, where the status asks for one."""
+    if isinstance(error, errors.Unauthenticated):
+        return {"WWW-Authenticate": CHALLENGE}
+    if isinstance(error, errors.Later):
+        return {"Retry-After": str(error.retry_after)}
+    if isinstance(error, errors.NotAllowedHere):
+        return {"Allow": "GET, HEAD"}
+    return {}
+
+
+def text_answer(error: errors.ArkvoryError) -> Response:
+    """The message as a line of plain text: what curl, pip and browsers show best."""
+    return Response(f"{error.message}\n", status_of(error), headers_of(error), content_type="text/plain; charset=utf-8")
+
+
+def is_api(asked: Request) -> bool:
+    """Whether the management API answers, which has a form of its own."""
+    return asked.path.startswith("/api/")
+
+
+def register(app: Flask) -> None:
+    """Handlers for everything outside the management API."""
+    app.register_error_handler(errors.ArkvoryError, text_answer)
+    app.register_error_handler(HTTPException, _http_answer)
+    app.register_error_handler(Exception, _unexpected)
+
+
+def _http_answer(error: HTTPException) -> Response:
+    answer = error.get_response()
+    text = f"{error.description or error.name}\n"
+    return Response(text, answer.status_code, {name: value for name, value in answer.headers if name in {"Allow", "Location"}}, mimetype="text/plain")
+
+
+def _unexpected(error: Exception) -> Response:
+    request_id = request.environ.get("arkvory.request_id", "")
+    log.exception("request %s failed: %s %s", request_id, request.method, request.path)
+    return Response(f"The server failed at this request (id {request_id}).\n", 500, mimetype="text/plain")

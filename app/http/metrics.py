@@ -1,0 +1,76 @@
+"""Metrics at `/metrics`: requests by prometheus-flask-exporter, the house's own numbers read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flask import Flask
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_flask_exporter import PrometheusMetrics
+
+from app.http.parts import Parts
+
+# Name, kind, labels, meaning: the table in docs/metrics.md is checked against this one.
+METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("arkvory_cache_hits_total", "counter", ("region",), "answers that a cache region had"),
+    ("arkvory_cache_fetches_total", "counter", ("region",), "questions that a cache region could not answer"),
+    ("arkvory_cache_evictions_total", "counter", ("region",), "entries that went because the region was full"),
+    ("arkvory_cache_entries", "gauge", ("region",), "entries that a cache region holds"),
+    ("arkvory_cache_deletion_errors_total", "counter", (), "local deletions that failed; the repository was read from the database next"),
+    ("arkvory_cache_row_errors_total", "counter", (), "cache rows that could not be read, written or deleted"),
+    ("arkvory_cache_doubts", "gauge", (), "transactions whose outcome is not known yet"),
+    ("arkvory_database_pool_connections", "gauge", ("pool",), "open connections, in use or idle"),
+    ("arkvory_database_pool_idle", "gauge", ("pool",), "idle connections"),
+    ("arkvory_database_pool_waiting", "gauge", ("pool",), "greenlets that wait for a connection"),
+    ("arkvory_database_statements_total", "counter", ("pool",), "statements sent to PostgreSQL"),
+    ("arkvory_uploads_open", "gauge", (), "uploads in progress in this process"),
+    ("arkvory_upload_places_used", "gauge", (), "places in use"),
+    ("arkvory_upload_places_waiting", "gauge", (), "uploads that wait for a place"),
+    ("arkvory_storage_owned", "gauge", (), "1 while this process owns the storage and may write"),
+)
+
+
+class HouseCollector(Collector):
+    """Reads the parts' own counters; costs nothing until somebody asks."""
+
+    def __init__(self, house: Parts) -> None:
+        self._house = house
+
+    def collect(self) -> Iterator[Metric]:
+        values = self._values()
+        for name, kind, labels, meaning in METRICS:
+            family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+            metric = family(name.removesuffix("_total"), meaning, labels=labels)
+            for label, value in values[name]:
+                metric.add_metric([label] if labels else [], value)
+            yield metric
+
+    def _values(self) -> dict[str, list[tuple[str, float]]]:
+        house, cache = self._house, self._house.cache
+        regions, pools = cache.regions, house.database.pools
+        return {
+            "arkvory_cache_hits_total": [(each.name, each.hits) for each in regions],
+            "arkvory_cache_fetches_total": [(each.name, each.fetches) for each in regions],
+            "arkvory_cache_evictions_total": [(each.name, each.evictions) for each in regions],
+            "arkvory_cache_entries": [(each.name, len(each)) for each in regions],
+            "arkvory_cache_deletion_errors_total": [("", cache.deletion_errors)],
+            "arkvory_cache_row_errors_total": [("", cache.row_errors)],
+            "arkvory_cache_doubts": [("", len(cache.doubts.open))],
+            "arkvory_database_pool_connections": [(each.name, each.connections) for each in pools],
+            "arkvory_database_pool_idle": [(each.name, each.idle) for each in pools],
+            "arkvory_database_pool_waiting": [(each.name, each.waiting) for each in pools],
+            "arkvory_database_statements_total": [(each.name, each.statements) for each in pools],
+            "arkvory_uploads_open": [("", len(house.admission.open_uploads))],
+            "arkvory_upload_places_used": [("", house.places.used)],
+            "arkvory_upload_places_waiting": [("", house.places.waiting)],
+            "arkvory_storage_owned": [("", float(house.ownership.held))],
+        }
+
+
+def register(app: Flask, house: Parts) -> None:
+    """Count requests by endpoint (never by path: there are millions) and serve `/metrics`."""
+    registry = CollectorRegistry()
+    PrometheusMetrics(app, path="/metrics", registry=registry, group_by="endpoint", export_defaults=True)
+    registry.register(HouseCollector(house))

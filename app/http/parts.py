@@ -1,0 +1,91 @@
+"""The parts of a running Arkvory, put together once in each process, after the fork."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from flask import current_app
+
+from app.access.decision import Access
+from app.access.identity import Identities
+from app.cache.changes import Transactions
+from app.cache.snapshots import Snapshots
+from app.cache.store import Cache
+from app.cluster.ownership import Ownership
+from app.database.engines import Database
+from app.repository.blobs import Blobs
+from app.repository.cleanup import Cleanup
+from app.repository.deleting import Editor
+from app.repository.publishing import Publisher
+from app.repository.reading import Reader
+from app.storage import BlobStore
+from app.storage.filesystem import FileStore
+from app.upload.admission import Admission
+from app.upload.places import Places
+from config import Settings
+from config.settings import SettingError
+
+
+@dataclass
+class Parts:
+    """Everything that a route may call."""
+
+    settings: Settings
+    database: Database
+    cache: Cache
+    ownership: Ownership
+    transactions: Transactions
+    snapshots: Snapshots
+    identities: Identities
+    access: Access
+    store: BlobStore
+    places: Places
+    admission: Admission
+    blobs: Blobs
+    reader: Reader
+    publisher: Publisher
+    editor: Editor
+    cleanup: Cleanup
+    # The secret by which a command on this machine is the administrator; empty: nobody is.
+    local_secret: str = ""
+
+
+def build_parts(settings: Settings) -> Parts:
+    """Connects to nothing yet. Raises SettingError when no database is configured."""
+    if settings.database_url is None:
+        raise SettingError("ARKVORY_DATABASE_URL is not set, and no embedded PostgreSQL was started for this process")
+    database = Database(settings, settings.database_url)
+    cache = Cache()
+    ownership = Ownership(database)
+    transactions = Transactions(database, cache, ownership)
+    snapshots = Snapshots(database, cache)
+    identities = Identities(database, cache)
+    access = Access(database, cache, identities)
+    store = FileStore(settings.data_dir / "blobs")
+    places = Places(settings.max_uploads, settings.uploads_per_key, settings.place_wait_seconds)
+    admission = Admission(settings, transactions, store)
+    blobs = Blobs(database, store)
+    return Parts(
+        settings=settings,
+        database=database,
+        cache=cache,
+        ownership=ownership,
+        transactions=transactions,
+        snapshots=snapshots,
+        identities=identities,
+        access=access,
+        store=store,
+        places=places,
+        admission=admission,
+        blobs=blobs,
+        reader=Reader(database, cache, snapshots, access, store),
+        publisher=Publisher(database, transactions, access, places, admission, store, blobs),
+        editor=Editor(database, transactions, access, blobs),
+        cleanup=Cleanup(settings, database, transactions, admission, blobs, store),
+    )
+
+
+def parts() -> Parts:
+    """Those of the application that answers this request."""
+    return cast(Parts, current_app.extensions["arkvory"])

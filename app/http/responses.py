@@ -1,0 +1,176 @@
+"""Answers that have a validator: conditional requests, ranges and HEAD, the same for files and documents (RFC 9110, 13 and 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Protocol
+from urllib.parse import quote
+
+from flask import Request, Response
+from werkzeug.http import http_date, quote_etag, unquote_etag
+
+from app.http.files import FileBody
+
+_KEPT_IN_304 = frozenset({"cache-control", "content-location", "date", "etag", "expires", "vary", "x-request-id"})
+
+
+class Blob(Protocol):
+    """An open file of `size` bytes; `close` gives it back."""
+
+    @property
+    def fd(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+def file_response(
+    request: Request,
+    blob: Blob,
+    *,
+    etag: str,
+    last_modified: datetime,
+    content_type: str,
+    headers: Mapping[str, str] | None = None,
+    download_name: str | None = None,
+) -> Response:
+    """The answer to GET or HEAD of a file: 200, 206, 304, 412 or 416.
+
+    Owns `blob` from here on: closed when the answer was sent, at once where no byte of it is. `etag` comes without quotes and is strong.
+    """
+    try:
+        fields = _fields(etag, last_modified, content_type, headers)
+        if download_name is not None:
+            fields["Content-Disposition"] = content_disposition(download_name)
+        answer, start, stop = _decide(request, blob.size, etag, last_modified, fields)
+        if answer.status_code not in (200, 206) or request.method == "HEAD":
+            blob.close()
+            return answer
+        body = FileBody(blob.fd, start, stop - start, blob.close)
+    except BaseException:
+        blob.close()
+        raise
+    answer.response = body
+    answer.direct_passthrough = True
+    request.environ["arkvory.file"] = body
+    return answer
+
+
+def document_response(
+    request: Request,
+    body: bytes,
+    *,
+    etag: str,
+    content_type: str,
+    last_modified: datetime | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The answer to GET or HEAD of bytes in memory, by the same rules as `file_response`."""
+    answer, start, stop = _decide(request, len(body), etag, last_modified, _fields(etag, last_modified, content_type, headers))
+    if answer.status_code in (200, 206) and request.method != "HEAD":
+        answer.response = [body if stop - start == len(body) else body[start:stop]]
+    return answer
+
+
+def content_disposition(name: str, kind: str = "attachment") -> str:
+    """A Content-Disposition for `name`, in ASCII and, where that is not the whole truth, as UTF-8 too (RFC 6266, 8187)."""
+    plain = "".join(char if " " <= char <= "~" and char not in '"\\%' else "_" for char in name)
+    extended = "" if plain == name else f"; filename*=UTF-8''{quote(name, safe='!#$&+-.^_`|~')}"
+    return f'{kind}; filename="{plain}"{extended}'
+
+
+def _fields(etag: str, last_modified: datetime | None, content_type: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+    fields = dict(headers or {})
+    fields["Content-Type"] = content_type
+    fields["ETag"] = quote_etag(etag)
+    fields["Accept-Ranges"] = "bytes"
+    if last_modified is not None:
+        fields["Last-Modified"] = http_date(last_modified)
+    return fields
+
+
+def _decide(request: Request, size: int, etag: str, last_modified: datetime | None, fields: dict[str, str]) -> tuple[Response, int, int]:
+    """The answer without its body, and the bytes from `start` to `stop` that belong into it."""
+    modified = None if last_modified is None else last_modified.astimezone(UTC).replace(microsecond=0)
+    if _fails_precondition(request, etag, modified):
+        return _plain(412, "The precondition of the request does not hold.", fields), 0, 0
+    if _unchanged(request, etag, modified):
+        return _answer(304, {name: value for name, value in fields.items() if name.lower() in _KEPT_IN_304}), 0, 0
+    part = _part(request, size, etag, modified)
+    if part is None:
+        return _answer(200, fields | {"Content-Length": str(size)}), 0, size
+    start, stop = part
+    if start >= stop:
+        return _plain(416, f"The file has {size} bytes.", fields | {"Content-Range": f"bytes */{size}"}), 0, 0
+    fields = {name: value for name, value in fields.items() if name.lower() != "content-digest"}
+    fields |= {"Content-Length": str(stop - start), "Content-Range": f"bytes {start}-{stop - 1}/{size}"}
+    return _answer(206, fields), start, stop
+
+
+def _fails_precondition(request: Request, etag: str, modified: datetime | None) -> bool:
+    """If-Match, else If-Unmodified-Since."""
+    if "If-Match" in request.headers:
+        return not request.if_match.contains(etag)
+    since = request.if_unmodified_since
+    return since is not None and modified is not None and modified > since
+
+
+def _unchanged(request: Request, etag: str, modified: datetime | None) -> bool:
+    """If-None-Match, else If-Modified-Since."""
+    if "If-None-Match" in request.headers:
+        return request.if_none_match.contains_weak(etag)
+    since = request.if_modified_since
+    return since is not None and modified is not None and modified <= since
+
+
+def _part(request: Request, size: int, etag: str, modified: datetime | None) -> tuple[int, int] | None:
+    """The one range to send; None for the whole, an empty one when it cannot be satisfied."""
+    asked = request.range
+    if asked is None or asked.units != "bytes" or len(asked.ranges) != 1 or not _range_is_current(request, etag, modified):
+        return None
+    start, stop = asked.ranges[0]
+    if start < 0:
+        # RFC 9110, 14.1.2: a suffix longer than the file means all of it.
+        return (max(size + start, 0), size) if size else None
+    return start, size if stop is None else min(stop, size)
+
+
+def _range_is_current(request: Request, etag: str, modified: datetime | None) -> bool:
+    """If-Range: a strong tag or exactly our date, else the whole file is what the client wants."""
+    if "If-Range" not in request.headers:
+        return True
+    date = request.if_range.date
+    if date is not None:
+        return date == modified
+    # Werkzeug's `if_range.etag` has lost the mark of a weak tag, which never matches here.
+    return unquote_etag(request.headers["If-Range"]) == (etag, False)
+
+
+def _answer(status: int, fields: dict[str, str]) -> Response:
+    answer = Response(status=status)
+    del answer.headers["Content-Type"]
+    answer.headers.extend(fields)
+    return answer
+
+
+def _plain(status: int, message: str, fields: dict[str, str]) -> Response:
+    """A refusal that keeps what a cache needs to know."""
+    kept = {name: value for name, value in fields.items() if name.lower() in _KEPT_IN_304 or name in ("Content-Range", "Accept-Ranges")}
+    answer = Response(f"{message}\n", status, content_type="text/plain; charset=utf-8")
+    answer.headers.extend(kept)
+    return answer
+
+
+def etags_of(request: Request) -> frozenset[str]:
+    """The validators that the client has already (If-None-Match), unquoted."""
+    if "If-None-Match" not in request.headers:
+        return frozenset()
+    return frozenset(request.if_none_match.as_set(include_weak=True))
+
+
+def json_time(moment: datetime) -> str:
+    """A time as the APIs show it: ISO 8601, UTC, with `Z`."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

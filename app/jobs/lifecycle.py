@@ -1,0 +1,164 @@
+"""The life of the web process: what happens before the first request and around the last.
+
+    start      migrate, check the connection budget, own the storage, make the administrator, begin the periodic jobs
+    stopping   no new writes; ownership is given up after the last write, before downloads drain
+    stop       what is left, at once
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+import time
+from typing import Any
+
+import gevent
+from flask import Flask
+from sqlalchemy import text
+
+from app.cluster import localserver
+from app.database import migrate
+from app.errors import ArkvoryError, NotOwner
+from app.http.parts import Parts
+from app.jobs.periodic import PeriodicJobs
+
+log = logging.getLogger(__name__)
+
+# gunicorn's exit code for a worker that cannot start: the master stops instead of trying for ever.
+CANNOT_START = 3
+DATABASE_WAIT_SECONDS = 60.0
+ADMINISTRATOR = "admin"
+
+
+class Lifecycle:
+    """Start and end of one process; `worker` is gunicorn's, or null for a command."""
+
+    def __init__(self, house: Parts) -> None:
+        self._house = house
+        self._jobs = PeriodicJobs(house)
+        self._worker: Any = None
+        self._release: gevent.Greenlet | None = None
+
+    def start(self, worker: Any = None) -> None:
+        """Everything before the first request. Ends the process, saying why, when it must not serve."""
+        self._worker = worker
+        logging.basicConfig(level=self._house.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        try:
+            self._wait_for_database()
+            self.own()
+        except ArkvoryError as error:
+            log.error("cannot start: %s", error)
+            sys.exit(CANNOT_START)
+        password = self.make_administrator()
+        self._house.ownership.watch(self._replace_process)
+        self._jobs.start()
+        if worker is not None:
+            self._announce(password)
+
+    def own(self) -> None:
+        """Bring the tables up to date and become the owner. Raises NotOwner or Unavailable."""
+        settings = self._house.settings
+        assert settings.database_url is not None
+        migrate.upgrade(settings.database_session_url or settings.database_url)
+        self._house.database.check_budget()
+        self._house.ownership.acquire(settings.ownership_wait_seconds)
+
+    def stopping(self) -> None:
+        """At the beginning of a graceful stop, before running requests drain."""
+        self._jobs.stop()
+        localserver.remove(self._house.settings.data_dir)
+        self._release = gevent.spawn(self._release_after_last_write)
+
+    def stop(self) -> None:
+        """After the last request."""
+        if self._release is not None:
+            self._release.kill()
+        self._jobs.stop()
+        self._house.ownership.release()
+        self._house.database.dispose()
+
+    def _release_after_last_write(self) -> None:
+        house = self._house
+        while house.transactions.active or house.admission.open_uploads or house.places.used:
+            gevent.sleep(0.05)
+        house.ownership.release()
+
+    def _wait_for_database(self) -> None:
+        deadline = time.monotonic() + DATABASE_WAIT_SECONDS
+        while True:
+            try:
+                with self._house.database.read() as connection:
+                    connection.execute(text("select 1"))
+                return
+            except NotOwner:
+                raise
+            except ArkvoryError as error:
+                if time.monotonic() > deadline:
+                    raise
+                log.warning("waiting for the database: %s", error.__cause__ or error)
+                gevent.sleep(1)
+
+    def _replace_process(self) -> None:
+        """Ownership is lost and PostgreSQL answers again: gunicorn starts a fresh process in place of this one."""
+        if self._worker is not None:
+            log.warning("this process is replaced by a fresh one")
+            self._worker.handle_exit(None, None)
+
+    def make_administrator(self) -> str | None:
+        """At the very first start; the password when it was made up here, to be shown once."""
+        house = self._house
+        with house.database.read() as connection:
+            if connection.execute(text("select 1 from arkvory_users limit 1")).first() is not None:
+                return None
+        given = house.settings.admin_password
+        password = given or secrets.token_urlsafe(15)
+        stored = house.identities.passwords.hash(password)
+        with house.transactions.begin() as transaction:
+            made = transaction.connection.execute(
+                text(
+                    "insert into arkvory_users (name, password_hash, administrator) values (:name, :hash, true) "
+                    "on conflict (name) do nothing returning id"
+                ),
+                {"name": ADMINISTRATOR, "hash": stored},
+            ).first()
+        return password if made is not None and given is None else None
+
+    def _announce(self, password: str | None) -> None:
+        settings = self._house.settings
+        port = self._port()
+        self._house.local_secret = localserver.write(settings.data_dir, f"http://127.0.0.1:{port}")
+        address = settings.public_url or f"http://localhost:{port}"
+        print(f"Arkvory serves at {address}", flush=True)
+        if password is not None:
+            print(_WELCOME.format(address=address, password=password, host=address.partition("://")[2]), flush=True)
+
+    def _port(self) -> int:
+        try:
+            return int(self._worker.sockets[0].getsockname()[1])
+        except (AttributeError, IndexError, TypeError):
+            return self._house.settings.port
+
+
+_WELCOME = """
+  The administrator's password, shown this once:   admin / {password}
+
+  curl   curl -u admin:{password} -H 'Content-Type: application/json' -d '{{"name": "files", "format": "raw", "kind": "hosted"}}' {address}/api/v1/repositories
+         curl -u admin:{password} -T FILE {address}/raw/files/some/path
+         curl -u admin:{password} -O {address}/raw/files/some/path
+  twine  curl -u admin:{password} -H 'Content-Type: application/json' -d '{{"name": "python", "format": "pypi", "kind": "hosted"}}' {address}/api/v1/repositories
+         twine upload --repository-url {address}/pypi/python/ -u admin -p {password} dist/*
+  pip    pip install --index-url http://admin:{password}@{host}/pypi/python/simple/ PACKAGE
+"""
+
+
+def attach(app: Flask, house: Parts) -> None:
+    """Give gunicorn's configuration its seams (config/gunicorn.py)."""
+    lifecycle = Lifecycle(house)
+    app.extensions["arkvory.lifecycle"] = lifecycle
+    for name, call in (
+        ("arkvory_start", lifecycle.start),
+        ("arkvory_stopping", lifecycle.stopping),
+        ("arkvory_stop", lifecycle.stop),
+    ):
+        setattr(app, name, call)

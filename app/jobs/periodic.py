@@ -1,0 +1,47 @@
+"""What happens every so often in the web process: leases, doubts, cleanup."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import gevent
+
+from app.errors import ArkvoryError
+from app.http.parts import Parts
+from app.repository.cleanup import run_quietly
+
+log = logging.getLogger(__name__)
+
+DOUBT_SECONDS = 1.0
+
+
+class PeriodicJobs:
+    """A greenlet for each; one that fails is logged and goes on with its next turn."""
+
+    def __init__(self, house: Parts) -> None:
+        settings = house.settings
+        self._jobs: tuple[tuple[float, Callable[[], None]], ...] = (
+            (DOUBT_SECONDS, house.transactions.settle_doubts),
+            (settings.upload_lease_seconds / 4, house.admission.renew_leases),
+            (settings.cleanup_seconds, lambda: run_quietly(house.cleanup)),
+        )
+        self._greenlets: list[gevent.Greenlet] = []
+
+    def start(self) -> None:
+        self._greenlets = [gevent.spawn(_every, seconds, job) for seconds, job in self._jobs]
+
+    def stop(self) -> None:
+        """Ends each where it stands; transactions roll back."""
+        gevent.killall(self._greenlets, timeout=5)
+
+
+def _every(seconds: float, job: Callable[[], None]) -> None:
+    while True:
+        gevent.sleep(seconds)
+        try:
+            job()
+        except ArkvoryError as error:
+            log.warning("a periodic job is put off: %s", error)
+        except Exception:
+            log.exception("a periodic job failed")

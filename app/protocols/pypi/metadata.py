@@ -1,0 +1,195 @@
+"""The index pages of the Simple API, version 1.4, as HTML and as JSON.
+
+PEP 503 (pages), 592 (yank), 629 (version), 658 and 714 (metadata files), 691 (JSON), 700 (size, time,
+versions), 740 (provenance), 792 (project status); the living text is "Simple repository API" of the PyPA
+specifications. Equal rows give equal bytes: files stand in the order of their versions (PEP 440), then of
+their names.
+
+Links are relative, so a page is right behind any proxy and under any address. Only provenance must be a
+fully qualified secure address, so it is left out where the server's own address is not https.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from app.protocols.pypi.names import Companion, file_reference
+
+API_VERSION = "1.4"
+
+# From a project's page, `simple/{project}/`, up to the repository's address.
+_UP = "../../"
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    """One file of a project, as its rows tell.
+
+    `size` is in bytes; `version` is the normalised text; `yanked` is None, or the reason, which may be empty;
+    `core_metadata_sha256` is that of the bytes which `{file}.metadata` serves, None when nothing is served there;
+    `metadata` has the fields of its core metadata, only needed for the documents of `releases`.
+    """
+
+    filename: str
+    version: str
+    size: int
+    sha256: str
+    uploaded_at: datetime
+    requires_python: str | None = None
+    yanked: str | None = None
+    core_metadata_sha256: str | None = None
+    has_signature: bool = False
+    has_provenance: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True)
+class ProjectStatus:
+    """A status marker (PEP 792): `active`, `archived`, `quarantined` or `deprecated`, and why."""
+
+    status: str
+    reason: str | None = None
+
+
+def in_order(files: Iterable[ProjectFile]) -> list[ProjectFile]:
+    """By version (PEP 440, what is none before all others), then by file name."""
+    rows = list(files)
+    keys = {text: version_key(text) for text in {file.version for file in rows}}
+    return sorted(rows, key=lambda file: (keys[file.version], file.filename))
+
+
+def version_key(text: str) -> tuple[int, Version, str]:
+    """For sorting; two spellings of one version (1.0 and 1.0.0) differ in the last part only."""
+    parsed = parsed_version(text)
+    return (1, parsed, text) if isinstance(parsed, Version) else (0, Version("0"), text)
+
+
+def parsed_version(text: str) -> Version | str:
+    """Equal for all spellings of one version; what is no version stands for itself."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return text
+
+
+def by_version(ordered: Iterable[ProjectFile]) -> dict[str, list[ProjectFile]]:
+    """The files of each version in order, under the first of its spellings."""
+    parsed: dict[str, Version | str] = {}
+    groups: dict[Version | str, list[ProjectFile]] = {}
+    for file in ordered:
+        if file.version not in parsed:
+            parsed[file.version] = parsed_version(file.version)
+        groups.setdefault(parsed[file.version], []).append(file)
+    return {group[0].version: group for group in groups.values()}
+
+
+def project_json(project: str, files: Iterable[ProjectFile], *, origin: str | None = None, status: ProjectStatus | None = None) -> bytes:
+    """The page of a project as JSON; `origin` as for `project_html`."""
+    ordered = in_order(files)
+    document: dict[str, Any] = {"meta": {"api-version": API_VERSION}, "name": project}
+    if status:
+        document["project-status"] = {"status": status.status} | ({"reason": status.reason} if status.reason else {})
+    document["versions"] = list(by_version(ordered))
+    document["files"] = [_file_json(project, file, origin) for file in ordered]
+    return dump(document)
+
+
+def _file_json(project: str, file: ProjectFile, origin: str | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "filename": file.filename,
+        "url": _UP + file_reference(project, file.filename),
+        "hashes": {"sha256": file.sha256},
+        "size": file.size,
+        "upload-time": timestamp(file.uploaded_at),
+        "yanked": False if file.yanked is None else file.yanked or True,
+        "gpg-sig": file.has_signature,
+    }
+    if file.requires_python:
+        entry["requires-python"] = file.requires_python
+    if file.core_metadata_sha256:
+        entry["core-metadata"] = {"sha256": file.core_metadata_sha256}
+    if provenance := _provenance(project, file, origin):
+        entry["provenance"] = provenance
+    return entry
+
+
+def project_html(project: str, files: Iterable[ProjectFile], *, origin: str | None = None, status: ProjectStatus | None = None) -> bytes:
+    """The page of a project as HTML.
+
+    `origin` is the absolute address of the repository, with a slash at its end, as the client sees it; it is
+    used for provenance alone.
+    """
+    title = f"Links for {escape(project)}"
+    anchors = "".join([_anchor(project, file, origin) for file in in_order(files)])
+    return _page(title, _status_tags(status), f"    <h1>{title}</h1>\n{anchors}")
+
+
+def _status_tags(status: ProjectStatus | None) -> str:
+    if not status:
+        return ""
+    reason = f'    <meta name="pypi:project-status-reason" content="{escape(status.reason)}">\n' if status.reason else ""
+    return f'    <meta name="pypi:project-status" content="{escape(status.status)}">\n{reason}'
+
+
+def _anchor(project: str, file: ProjectFile, origin: str | None) -> str:
+    href = f"{_UP}{file_reference(project, file.filename)}#sha256={file.sha256}"
+    return f'    <a href="{escape(href)}"{_attributes(project, file, origin)}>{escape(file.filename)}</a><br>\n'
+
+
+def _attributes(project: str, file: ProjectFile, origin: str | None) -> str:
+    text = f' data-gpg-sig="{"true" if file.has_signature else "false"}"'
+    if file.requires_python:
+        text += f' data-requires-python="{escape(file.requires_python)}"'
+    if file.yanked is not None:
+        text += f' data-yanked="{escape(file.yanked)}"'
+    if file.core_metadata_sha256:
+        value = f'"sha256={file.core_metadata_sha256}"'
+        text += f" data-core-metadata={value} data-dist-info-metadata={value}"
+    if provenance := _provenance(project, file, origin):
+        text += f' data-provenance="{escape(provenance)}"'
+    return text
+
+
+def _provenance(project: str, file: ProjectFile, origin: str | None) -> str | None:
+    if not file.has_provenance or not origin or not origin.startswith("https://"):
+        return None
+    return origin + file_reference(project, file.filename) + Companion.PROVENANCE
+
+
+def index_json(projects: Iterable[str]) -> bytes:
+    """The index of all projects as JSON; takes normalised names."""
+    return dump({"meta": {"api-version": API_VERSION}, "projects": [{"name": name} for name in sorted(projects)]})
+
+
+def index_html(projects: Iterable[str]) -> bytes:
+    """The index of all projects as HTML; takes normalised names."""
+    anchors = "".join([f'    <a href="{escape(name)}/">{escape(name)}</a><br>\n' for name in sorted(projects)])
+    return _page("Simple index", "", anchors)
+
+
+def _page(title: str, meta: str, body: str) -> bytes:
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n  <head>\n    <meta charset="utf-8">\n'
+        f'    <meta name="pypi:repository-version" content="{API_VERSION}">\n{meta}    <title>{title}</title>\n'
+        f"  </head>\n  <body>\n{body}  </body>\n</html>\n"
+    ).encode("utf-8", "xmlcharrefreplace")
+
+
+def timestamp(at: datetime) -> str:
+    """`yyyy-mm-ddThh:mm:ss.ffffffZ`, in UTC; a time without a zone is taken as UTC."""
+    utc = at.astimezone(UTC) if at.tzinfo else at
+    return utc.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def dump(document: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    """JSON without spaces, in UTF-8."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")

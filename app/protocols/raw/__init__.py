@@ -1,0 +1,1 @@
+"""Raw files: any path, any bytes, by HTTP alone."""

@@ -1,0 +1,77 @@
+"""Folders as HTML for people and JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from app.cache.snapshots import Snapshot
+from app.http.paths import encode_path
+from app.http.responses import json_time
+from app.repository.folders import Entry, Page, list_folder
+
+
+@dataclass(frozen=True)
+class FolderListing:
+    """A folder (empty, or ending in a slash) as `html` or `json`, from the entry behind `after` on."""
+
+    folder: str
+    representation: str
+    after: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"folder {self.after!r} {self.folder}"
+
+    @property
+    def content_type(self) -> str:
+        return "application/json" if self.representation == "json" else "text/html; charset=utf-8"
+
+    def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        """The repository's content epoch; null for a folder without anything below it (the root is always there)."""
+        row = connection.execute(
+            text(
+                "select r.content_epoch, exists (select 1 from arkvory_artifacts a where a.repository_id = r.id "
+                "and a.path > :folder and a.path < :end) as filled from arkvory_repositories r where r.id = :id"
+            ),
+            {"id": snapshot.id, "folder": self.folder, "end": self.folder[:-1] + "0"},
+        ).one()
+        return int(row.content_epoch) if row.filled or not self.folder else None
+
+    def render(self, connection: Connection, snapshot: Snapshot) -> bytes:
+        page = list_folder(connection, snapshot.id, self.folder, self.after)
+        return self._json(page) if self.representation == "json" else self._html(snapshot.name, page)
+
+    def _json(self, page: Page) -> bytes:
+        entries = [_json_entry(each) for each in page.entries]
+        return json.dumps({"path": self.folder, "items": entries, "next": page.next}, ensure_ascii=False).encode()
+
+    def _html(self, repository: str, page: Page) -> bytes:
+        title = escape(f"{repository}/{self.folder}")
+        rows = "".join(_html_row(each) for each in page.entries)
+        parent = '<tr><td><a href="../">../</a></td></tr>' if self.folder else ""
+        more = f'<p><a href="?after={encode_path(page.next).replace("/", "%2F")}">more</a></p>' if page.next else ""
+        return (
+            f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head><body><h1>{title}</h1>'
+            f"<table>{parent}{rows}</table>{more}</body></html>"
+        ).encode()
+
+
+def _json_entry(entry: Entry) -> dict[str, Any]:
+    if entry.is_folder:
+        return {"name": entry.name, "type": "folder"}
+    updated = json_time(entry.updated_at) if entry.updated_at else None
+    return {"name": entry.name, "type": "file", "size": entry.size, "sha256": entry.sha256, "updated_at": updated}
+
+
+def _html_row(entry: Entry) -> str:
+    # `./` keeps a name with a colon from reading as a scheme.
+    link = f'<a href="./{encode_path(entry.name)}">{escape(entry.name)}</a>'
+    if entry.is_folder:
+        return f"<tr><td>{link}</td></tr>"
+    updated = json_time(entry.updated_at) if entry.updated_at else ""
+    return f"<tr><td>{link}</td><td>{entry.size}</td><td>{updated}</td></tr>"

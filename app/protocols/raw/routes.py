@@ -1,0 +1,113 @@
+"""`/raw/{repository}/{path}`: GET HEAD PUT DELETE of files, folders as listings."""
+
+from __future__ import annotations
+
+import mimetypes
+
+from flask import Blueprint, Response, redirect, request
+
+from app.errors import InvalidPath
+from app.http.bodies import body_reader, body_size
+from app.http.identity import caller, log_fact
+from app.http.negotiation import prefers_json
+from app.http.parts import parts
+from app.http.paths import encode_path
+from app.http.responses import document_response, etags_of, file_response
+from app.protocols.raw.digests import announced, digest_headers
+from app.protocols.raw.listing import FolderListing
+from app.repository.publishing import Conditions, NewFile, Published, Target
+from app.repository.reading import Ask, Found
+from app.upload.receiving import Expected
+
+blueprint = Blueprint("raw", __name__, url_prefix="/raw")
+
+# Files come from anyone who may publish: a browser must neither guess their type nor run them as ours.
+_HARMLESS = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"}
+# What clients say when they have not been told what the body is.
+_UNTOLD = {"", "application/x-www-form-urlencoded"}
+
+
+@blueprint.get("/<segment:repository>")
+def to_root(repository: str) -> Response:
+    return redirect(f"{encode_path(repository)}/", 308)
+
+
+@blueprint.get("/<segment:repository>/", defaults={"path": ""})
+@blueprint.get("/<segment:repository>/<artifact:path>")
+def get(repository: str, path: str) -> Response:
+    """A file with its validators and digests, or (path ending in a slash) a folder."""
+    log_fact("repository", repository)
+    ask = Ask("raw", repository, path, caller())
+    if not path or path.endswith("/"):
+        return _folder(ask)
+    found, blob = parts().reader.open_blob(ask, parts().reader.find(ask))
+    return file_response(
+        request,
+        blob,
+        etag=found.gate.digest,
+        last_modified=found.gate.updated_at,
+        content_type=found.gate.content_type,
+        headers=_HARMLESS | digest_headers(found.gate.checksums) | _disposition(found),
+    )
+
+
+def _folder(ask: Ask) -> Response:
+    representation = "json" if prefers_json(request) else "html"
+    source = FolderListing(ask.path, representation, request.args.get("after", ""))
+    document = parts().reader.document(ask, source, etags_of(request))
+    return document_response(
+        request, document.body, etag=document.etag, content_type=document.content_type, headers=_HARMLESS | {"Vary": "Accept"}
+    )
+
+
+@blueprint.put("/<segment:repository>/<artifact:path>")
+def put(repository: str, path: str) -> Response:
+    """Store the body at the path: 201 when it is new, 204 when it replaces what was there."""
+    log_fact("repository", repository)
+    if path.endswith("/"):
+        raise InvalidPath("a file's path does not end in a slash")
+    expected, conditions = Expected(announced(request.headers), body_size()), conditions_of_request()
+    with parts().publisher.begin(Target("raw", repository, caller()), path, conditions) as session:
+        receiver = session.receiver(expected, when_small=("md5", "sha1"))
+        receiver.drain(body_reader())
+        (published,) = session.publish([NewFile(path, receiver.finish(), content_type_of(path))], conditions)
+    return _stored(published)
+
+
+@blueprint.delete("/<segment:repository>/<artifact:path>")
+def delete(repository: str, path: str) -> Response:
+    log_fact("repository", repository)
+    parts().editor.delete(Target("raw", repository, caller()), [path], conditions_of_request())
+    return Response(status=204)
+
+
+def content_type_of(path: str) -> str:
+    """What the client said, else what the name's ending says."""
+    told = request.headers.get("Content-Type", "")
+    if told.partition(";")[0].strip().lower() not in _UNTOLD:
+        return told
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+def conditions_of_request() -> Conditions:
+    return Conditions(if_match=_tags("If-Match"), if_none_match=_tags("If-None-Match"))
+
+
+def _tags(header: str) -> frozenset[str]:
+    given = request.if_match if header == "If-Match" else request.if_none_match
+    if header not in request.headers:
+        return frozenset()
+    return frozenset({"*"}) if given.star_tag else frozenset(given.as_set())
+
+
+def _stored(published: Published) -> Response:
+    headers = digest_headers(published.checksums) | {"ETag": f'"{published.sha256}"'}
+    if published.created:
+        headers["Location"] = request.environ["SCRIPT_NAME"] + request.path
+    return Response(status=201 if published.created else 204, headers=headers)
+
+
+def _disposition(found: Found) -> dict[str, str]:
+    from app.http.responses import content_disposition
+
+    return {"Content-Disposition": content_disposition(found.gate.path.rsplit("/", 1)[-1], "inline")}

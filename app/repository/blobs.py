@@ -1,0 +1,105 @@
+"""The rows of blobs: placing, taking into use, letting go (W3).
+
+A blob's row goes `placing` → `live` → `deleting` → gone. Only cleanup takes the second half of that way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import gevent
+from sqlalchemy import text
+
+from app.cache.changes import Transaction
+from app.database.engines import Database
+from app.database.locks import Step
+from app.storage import BlobStore
+from app.upload.receiving import Received
+
+
+class BlobVanished(Exception):
+    """Cleanup took the blob between its placing and its publishing: place it again."""
+
+
+class Blobs:
+    """Blobs at their SHA-256, stored once however many paths point at them."""
+
+    def __init__(self, database: Database, store: BlobStore) -> None:
+        self._database = database
+        self._store = store
+        self._pool = gevent.get_hub().threadpool
+
+    def place(self, received: Received) -> int:
+        """Make or find the blob's row and put the file at its address; the row's id. Holds no lock meanwhile."""
+        while True:
+            blob_id, status = self._make_or_find(received)
+            if status != "deleting":
+                break
+            # Its cleanup may have died half way; finishing it is harmless for one that is alive.
+            self.finish_deleting(blob_id, received.sha256)
+        if status == "live" and self._pool.apply(self._store.holds, (received.sha256, blob_id, received.size)):
+            return blob_id
+        self._pool.apply(self._store.place, (received.incoming, received.sha256, blob_id))
+        return blob_id
+
+    def _make_or_find(self, received: Received) -> tuple[int, str]:
+        """`last_used_at` moves, so that cleanup leaves the blob alone for its grace."""
+        with self._database.write() as connection:
+            row = connection.execute(
+                text(
+                    "insert into arkvory_blobs (digest, size, status, checksums, candidate_at) "
+                    "values (:digest, :size, 'placing', cast(:checksums as jsonb), now()) on conflict (digest) do nothing returning id"
+                ),
+                {"digest": received.sha256, "size": received.size, "checksums": json.dumps(dict(received.checksums))},
+            ).first()
+            if row is not None:
+                return int(row.id), "placing"
+            found = connection.execute(
+                text(
+                    "update arkvory_blobs set last_used_at = now(), checksums = checksums || cast(:checksums as jsonb) "
+                    "where digest = :digest returning id, status"
+                ),
+                {"digest": received.sha256, "checksums": json.dumps(dict(received.checksums))},
+            ).first()
+        # Deleted between the two statements: once more from the start.
+        return (int(found.id), str(found.status)) if found is not None else self._make_or_find(received)
+
+    def take(self, transaction: Transaction, used: Sequence[int], replaced: Sequence[int]) -> None:
+        """Lock the rows in the order of their digests; `used` become live, `replaced` candidates for the cleanup.
+
+        Raises BlobVanished when one of `used` is being deleted or gone.
+        """
+        transaction.order.reach(Step.BLOB)
+        connection = transaction.connection
+        rows = connection.execute(
+            text("select id, status from arkvory_blobs where id = any(:ids) order by digest for update"), {"ids": [*used, *replaced]}
+        )
+        status = {row.id: row.status for row in rows}
+        if any(status.get(each) not in {"placing", "live"} for each in used):
+            raise BlobVanished
+        connection.execute(
+            text("update arkvory_blobs set status = 'live', candidate_at = null, last_used_at = now() where id = any(:ids)"),
+            {"ids": list(used)},
+        )
+        self._offer(transaction, [each for each in replaced if each not in set(used)])
+
+    def let_go(self, transaction: Transaction, blob_ids: Sequence[int]) -> None:
+        """Paths to these blobs went away; whether others remain is for the cleanup to see."""
+        transaction.order.reach(Step.BLOB)
+        transaction.connection.execute(
+            text("select id from arkvory_blobs where id = any(:ids) order by digest for update"), {"ids": list(blob_ids)}
+        )
+        self._offer(transaction, blob_ids)
+
+    def _offer(self, transaction: Transaction, blob_ids: Sequence[int]) -> None:
+        if blob_ids:
+            transaction.connection.execute(
+                text("update arkvory_blobs set candidate_at = now() where id = any(:ids)"), {"ids": list(blob_ids)}
+            )
+
+    def finish_deleting(self, blob_id: int, digest: str) -> None:
+        """Unlink, then delete the row: the end of a deletion, harmless when someone else is at it."""
+        self._pool.apply(self._store.remove, (digest, blob_id))
+        with self._database.write() as connection:
+            connection.execute(text("delete from arkvory_blobs where id = :id and status = 'deleting'"), {"id": blob_id})

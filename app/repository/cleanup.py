@@ -1,0 +1,216 @@
+"""Cleanup (DESIGN 5, W3): the only one that deletes bytes, always after the rows say that nobody needs them.
+
+    abandoned uploads     open, their lease run out                      → released
+    garbage               replaced or deleted, past its grace            → released
+    blobs                 unreferenced, past their grace                 → deleting → unlink → gone
+    deleted repositories  their artifacts in batches, then the row
+    temporary files       of uploads that are not open any more
+    cache rows, released uploads                                         → old ones go
+
+Each batch is a short transaction of its own; whatever ends half way is finished by the next run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+from sqlalchemy import Row, text
+
+from app.cache.changes import Transactions, UploadState
+from app.database.engines import Database
+from app.database.locks import Step
+from app.errors import NotOwner, Unavailable
+from app.repository.blobs import Blobs
+from app.storage import BlobStore
+from app.upload.admission import Admission
+from config import Settings
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+RELEASED_KEPT_SECONDS = 24 * 3600
+
+
+@dataclass
+class Cleaned:
+    """What one run did, in rows and files."""
+
+    abandoned: int = 0
+    garbage: int = 0
+    blobs: int = 0
+    artifacts: int = 0
+    temporary: int = 0
+
+
+class Cleanup:
+    """One run at a time; safe beside everything else."""
+
+    def __init__(
+        self, settings: Settings, database: Database, transactions: Transactions, admission: Admission, blobs: Blobs, store: BlobStore
+    ) -> None:
+        self._grace = settings.blob_grace_seconds
+        self._database = database
+        self._transactions = transactions
+        self._admission = admission
+        self._blobs = blobs
+        self._store = store
+        self._pool = gevent.get_hub().threadpool
+
+    def run(self) -> Cleaned:
+        """Everything once. Raises NotOwner or Unavailable when it cannot go on; the next run does the rest."""
+        done = Cleaned()
+        done.abandoned = self._in_batches(self._release_abandoned)
+        done.artifacts = self._sweep_deleted_repositories()
+        done.garbage = self._in_batches(self._release_garbage)
+        done.blobs = self._delete_blobs()
+        done.temporary = self._remove_temporary_files()
+        self._purge_old_rows()
+        if done != Cleaned():
+            log.info("cleanup: %s", done)
+        return done
+
+    def _in_batches(self, step: Callable[[], int]) -> int:
+        total = 0
+        while (count := step()) > 0:
+            total += count
+        return total
+
+    # -- uploads
+
+    def _release_abandoned(self) -> int:
+        return self._release("status = 'open' and lease_until < now() and not (id = any(cast(:mine as uuid[])))", "lease_until")
+
+    def _release_garbage(self) -> int:
+        return self._release("status = 'garbage' and changed_at <= now() - make_interval(secs => :grace)", "changed_at")
+
+    def _release(self, condition: str, order: str) -> int:
+        mine = [str(each) for each in self._admission.open_uploads]
+        statement = text(
+            "update arkvory_uploads set status = 'released', changed_at = now(), lease_until = null where id in "
+            f"(select id from arkvory_uploads where {condition} order by {order} limit {BATCH} for update skip locked)"
+        )
+        values = {"mine": mine} if ":mine" in condition else {"grace": self._grace}
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.UPLOADS)
+            return transaction.connection.execute(statement, values).rowcount
+
+    # -- blobs
+
+    def _delete_blobs(self) -> int:
+        """Candidates in the order of their age; each is looked at again under its row's lock."""
+        count = 0
+        last: Any = None
+        while rows := self._candidates(last):
+            for row in rows:
+                count += self._delete_blob(row)
+            last = (rows[-1].candidate_at, rows[-1].id)
+        return count
+
+    def _candidates(self, after: Any) -> list[Row[Any]]:
+        later = "" if after is None else "and (candidate_at, id) > (:at, :id)"
+        statement = text(
+            "select id, digest, candidate_at from arkvory_blobs where candidate_at <= now() - make_interval(secs => :grace) "
+            f"{later} order by candidate_at, id limit {BATCH}"
+        )
+        values = {"grace": self._grace} | ({} if after is None else {"at": after[0], "id": after[1]})
+        with self._database.read() as connection:
+            return list(connection.execute(statement, values))
+
+    def _delete_blob(self, candidate: Row[Any]) -> int:
+        if not self._mark_deleting(candidate.id):
+            return 0
+        self._blobs.finish_deleting(candidate.id, candidate.digest)
+        return 1
+
+    def _mark_deleting(self, blob_id: int) -> bool:
+        """Lock the row, then look again in a new statement, which sees what a publisher committed meanwhile (W3)."""
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.BLOB)
+            connection = transaction.connection
+            locked = connection.execute(text("select status from arkvory_blobs where id = :id for update skip locked"), {"id": blob_id}).first()
+            if locked is None:
+                return False
+            if connection.execute(text("select 1 from arkvory_artifacts where blob_id = :id limit 1"), {"id": blob_id}).first() is not None:
+                connection.execute(text("update arkvory_blobs set candidate_at = null, status = 'live' where id = :id"), {"id": blob_id})
+                return False
+            marked = connection.execute(
+                text(
+                    "update arkvory_blobs set status = 'deleting' where id = :id and candidate_at is not null "
+                    "and last_used_at <= now() - make_interval(secs => :grace)"
+                ),
+                {"id": blob_id, "grace": self._grace},
+            )
+            return marked.rowcount == 1
+
+    # -- repositories
+
+    def _sweep_deleted_repositories(self) -> int:
+        with self._database.read() as connection:
+            ids = connection.execute(text("select id from arkvory_repositories where deleted_at is not null order by id")).scalars().all()
+        return sum(self._sweep(repository_id) for repository_id in ids)
+
+    def _sweep(self, repository_id: int) -> int:
+        count = self._in_batches(lambda: self._sweep_batch(repository_id))
+        with self._transactions.begin(repository_id) as transaction:
+            transaction.order.reach(Step.REPOSITORY_ROW)
+            for table in ("arkvory_used_paths", "arkvory_packages", "arkvory_access_rules"):
+                transaction.connection.execute(text(f"delete from {table} where repository_id = :id"), {"id": repository_id})
+            transaction.connection.execute(text("delete from arkvory_repositories where id = :id"), {"id": repository_id})
+        return count
+
+    def _sweep_batch(self, repository_id: int) -> int:
+        with self._transactions.begin(repository_id) as transaction:
+            connection = transaction.connection
+            rows = connection.execute(
+                text(f"select id, blob_id, upload_id from arkvory_artifacts where repository_id = :id limit {BATCH}"), {"id": repository_id}
+            ).all()
+            if rows:
+                self._blobs.let_go(transaction, sorted({row.blob_id for row in rows}))
+                connection.execute(text("delete from arkvory_artifacts where id = any(:ids)"), {"ids": [row.id for row in rows]})
+                transaction.settle_uploads({row.upload_id: UploadState("garbage") for row in rows})
+        return len(rows)
+
+    # -- files and old rows
+
+    def _remove_temporary_files(self) -> int:
+        """Files whose upload is not open: of processes that died, or of a release that could not be written."""
+        present = self._pool.apply(lambda: set(self._store.temporary()))
+        with self._database.read() as connection:
+            still_open = set(
+                connection.execute(
+                    text("select id from arkvory_uploads where status = 'open' and id = any(cast(:ids as uuid[]))"),
+                    {"ids": [str(each) for each in present]},
+                ).scalars()
+            )
+        # Asked last: an upload that opened meanwhile is in this process's own list.
+        left = present - still_open - set(self._admission.open_uploads)
+        for upload_id in left:
+            self._pool.apply(self._store.remove_temporary, (upload_id,))
+        return len(left)
+
+    def _purge_old_rows(self) -> None:
+        with self._database.write() as connection:
+            connection.execute(text("delete from arkvory_cache_rows where expires_at < now()"))
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.UPLOADS)
+            transaction.connection.execute(
+                text(
+                    "delete from arkvory_uploads where id in (select id from arkvory_uploads where status = 'released' "
+                    "and changed_at < now() - make_interval(secs => :kept) order by changed_at limit 10000)"
+                ),
+                {"kept": RELEASED_KEPT_SECONDS},
+            )
+
+
+def run_quietly(cleanup: Cleanup) -> None:
+    """For the periodic runner: what stopped it is logged, and tried again next time."""
+    try:
+        cleanup.run()
+    except (NotOwner, Unavailable) as error:
+        log.warning("cleanup stopped: %s", error)
+    except Exception:
+        log.exception("cleanup failed")

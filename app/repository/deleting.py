@@ -1,0 +1,139 @@
+"""Deleting artifacts, and changing what is said about them, under the same locks as publishing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from app.access.decision import DELETE, WRITE, Access
+from app.cache.changes import Transaction, Transactions, UploadState
+from app.cache.snapshots import Snapshot, read_snapshot
+from app.database.engines import Database
+from app.database.locks import Step
+from app.errors import NotAllowedHere, NotFound, PreconditionFailed, Unauthenticated
+from app.repository.blobs import Blobs
+from app.repository.formats import FORMATS, write_policy
+from app.repository.publishing import Conditions, Target
+from app.repository.reading import check_online
+
+
+class Editor:
+    """Takes artifacts away and amends their metadata; what readers see moves with the commit."""
+
+    def __init__(self, database: Database, transactions: Transactions, access: Access, blobs: Blobs) -> None:
+        self._database = database
+        self._transactions = transactions
+        self._access = access
+        self._blobs = blobs
+
+    def delete(self, target: Target, paths: Sequence[str], conditions: Conditions | None = None) -> int:
+        """Delete these paths and their companions, all or none; how many went. Raises NotFound when one is not there."""
+        snapshot = self._find(target)
+        with self._transactions.begin(snapshot.id) as transaction:
+            connection = transaction.connection
+            now = self._check(connection, target, snapshot, DELETE, paths)
+            rows = _artifacts(connection, now.id, _with_companions(now.format, paths))
+            _check_present(rows, paths, conditions or Conditions())
+            epochs = transaction.advance(now.id, "content", paths=[row.path for row in rows])
+            _leave_packages(transaction, rows, epochs.content)
+            self._blobs.let_go(transaction, sorted({row.blob_id for row in rows}))
+            connection.execute(text("delete from arkvory_artifacts where id = any(:ids)"), {"ids": [row.id for row in rows]})
+            if FORMATS[now.format].names_are_for_ever:
+                _remember_names(connection, now.id, rows)
+            transaction.settle_uploads({row.upload_id: UploadState("garbage") for row in rows})
+        return len(rows)
+
+    def amend(self, target: Target, paths: Sequence[str], changes: Mapping[str, Any]) -> None:
+        """Merge `changes` into the metadata of these artifacts (null removes a key). Raises NotFound when one is not there."""
+        snapshot = self._find(target)
+        with self._transactions.begin(snapshot.id) as transaction:
+            connection = transaction.connection
+            now = self._check(connection, target, snapshot, WRITE, paths)
+            rows = _artifacts(connection, now.id, paths)
+            _check_present(rows, paths, Conditions())
+            epochs = transaction.advance(now.id, "content", paths=paths)
+            _leave_packages(transaction, rows, epochs.content, leaving=False)
+            connection.execute(
+                text("update arkvory_artifacts set metadata = jsonb_strip_nulls(metadata || cast(:changes as jsonb)) where id = any(:ids)"),
+                {"changes": json.dumps(dict(changes)), "ids": [row.id for row in rows]},
+            )
+
+    def _find(self, target: Target) -> Snapshot:
+        with self._database.read() as connection:
+            return _read(connection, target)
+
+    def _check(self, connection: Connection, target: Target, snapshot: Snapshot, permission: str, paths: Sequence[str]) -> Snapshot:
+        """C10: all of it from the database, under the repository's lock."""
+        now = _read(connection, target)
+        if now.id != snapshot.id:
+            raise NotFound(f"repository {snapshot.name!r} was deleted meanwhile")
+        check_online(now)
+        for path in paths:
+            self._access.require_now(connection, target.caller, now, permission, path)
+        settings = connection.execute(text("select settings from arkvory_repositories where id = :id"), {"id": now.id}).scalar_one()
+        if now.kind != "hosted" or write_policy(now.format, settings) == "read_only":
+            raise NotAllowedHere(f"repository {now.name!r} is read only")
+        return now
+
+
+def _read(connection: Connection, target: Target) -> Snapshot:
+    try:
+        snapshot = read_snapshot(connection, target.tenant, target.repository)
+        if snapshot.format != target.format:
+            raise NotFound(f"there is no {target.format} repository {target.repository!r}")
+    except NotFound as error:
+        if target.caller.identity is None:
+            raise Unauthenticated(f"repository {target.repository!r} does not exist or needs a login") from None
+        raise error
+    return snapshot
+
+
+def _with_companions(format_name: str, paths: Sequence[str]) -> list[str]:
+    return [path + ending for path in paths for ending in ("", *FORMATS[format_name].companions)]
+
+
+def _artifacts(connection: Connection, repository_id: int, paths: Sequence[str]) -> Sequence[Row[Any]]:
+    return connection.execute(
+        text(
+            "select a.id, a.path, a.blob_id, a.upload_id, a.package_id, b.digest, p.name as package from arkvory_artifacts a "
+            "join arkvory_blobs b on b.id = a.blob_id left join arkvory_packages p on p.id = a.package_id "
+            "where a.repository_id = :id and a.path = any(:paths)"
+        ),
+        {"id": repository_id, "paths": list(paths)},
+    ).all()
+
+
+def _check_present(rows: Sequence[Row[Any]], paths: Sequence[str], conditions: Conditions) -> None:
+    digests = {row.path: row.digest for row in rows}
+    for path in paths:
+        if path not in digests:
+            raise NotFound(f"there is no {path!r}")
+        if conditions.if_match and not conditions.if_match & {"*", digests[path]}:
+            raise PreconditionFailed(f"{path!r} is not what it was (If-Match)")
+
+
+def _leave_packages(transaction: Transaction, rows: Sequence[Row[Any]], revision: int, *, leaving: bool = True) -> None:
+    """Move the revisions of the packages (C9), in the order of their names, and count what goes."""
+    packages = sorted({(row.package, row.package_id) for row in rows if row.package_id is not None})
+    if not packages:
+        return
+    transaction.order.reach(Step.PACKAGE)
+    for _, package_id in packages:
+        gone = sum(1 for row in rows if row.package_id == package_id) if leaving else 0
+        transaction.connection.execute(
+            text("update arkvory_packages set revision = :revision, artifacts = artifacts - :gone where id = :id"),
+            {"revision": revision, "gone": gone, "id": package_id},
+        )
+
+
+def _remember_names(connection: Connection, repository_id: int, rows: Sequence[Row[Any]]) -> None:
+    connection.execute(
+        text(
+            "insert into arkvory_used_paths (repository_id, path) select :id, path from unnest(cast(:paths as text[])) as path "
+            "on conflict do nothing"
+        ),
+        {"id": repository_id, "paths": [row.path for row in rows]},
+    )

@@ -1,0 +1,79 @@
+"""What is directly in a folder of a repository, read by skipping over whole subfolders: the cost is that of the entries shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+PAGE = 1000
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file, or a folder (its name ends in a slash, the rest is null); `size` in bytes."""
+
+    name: str
+    size: int | None = None
+    sha256: str | None = None
+    updated_at: datetime | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        return self.name.endswith("/")
+
+
+@dataclass(frozen=True)
+class Page:
+    """Up to `PAGE` entries in the order of their bytes; `next` is where the following page goes on, null on the last."""
+
+    entries: Sequence[Entry]
+    next: str | None
+
+
+_QUERY = text(
+    "select a.path, b.size, b.digest, a.updated_at from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+    "where a.repository_id = :id and a.path > :after and a.path < :end order by a.path limit :limit"
+)
+
+
+def list_folder(connection: Connection, repository_id: int, folder: str, after: str = "") -> Page:
+    """The entries of `folder` (empty, or ending in a slash) behind the name `after`."""
+    entries: list[Entry] = []
+    position, end = folder + _behind(after), _end_of(folder)
+    while len(entries) <= PAGE:
+        rows = connection.execute(_QUERY, {"id": repository_id, "after": position, "end": end, "limit": _BATCH}).all()
+        position = _collect(rows, folder, entries, position)
+        if len(rows) < _BATCH and not (entries and entries[-1].is_folder and rows):
+            break
+        if not rows:
+            break
+    return Page(entries[:PAGE], entries[PAGE - 1].name if len(entries) > PAGE else None)
+
+
+def _collect(rows: Sequence[Row[Any]], folder: str, entries: list[Entry], position: str) -> str:
+    """Add what the rows show, up to the first subfolder that goes on behind them; where to read next."""
+    for row in rows:
+        if row.path <= position:
+            continue
+        name, separator, _ = row.path[len(folder) :].partition("/")
+        if separator:
+            entries.append(Entry(name + "/"))
+            position = folder + _behind(name + "/")
+        else:
+            entries.append(Entry(name, row.size, row.digest, row.updated_at))
+            position = row.path
+    return position
+
+
+def _behind(name: str) -> str:
+    """The last path that belongs to an entry: all of a subfolder lies before `name0`, since `0` follows `/`."""
+    return name[:-1] + "/\U0010ffff" if name.endswith("/") else name
+
+
+def _end_of(folder: str) -> str:
+    return folder[:-1] + "0" if folder else "\U0010ffff\U0010ffff"

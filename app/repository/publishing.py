@@ -1,0 +1,366 @@
+"""Publishing (DESIGN 5): a write reads as a list of verbs.
+
+    check early      the right, the policy, before a byte of the body is read
+    take a place     wait in memory, fairly
+    reserve          under the global lock, from counters
+    receive          stream, hash, write, sync
+    place            the blob's row (`placing`), then the rename
+    publish          one short transaction under the repository's lock
+
+The commit moves the path; whatever ends earlier leaves nothing that anyone can see (W1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+import gevent
+from sqlalchemy import Connection, Row, text
+
+from app.access.decision import WRITE, Access
+from app.access.identity import Caller
+from app.cache.changes import Transaction, Transactions, UploadState
+from app.cache.snapshots import Snapshot, read_snapshot
+from app.database.engines import Database
+from app.database.locks import Step
+from app.errors import AlreadyExists, NotAllowedHere, NotFound, PreconditionFailed, Unauthenticated, Unavailable
+from app.repository.blobs import Blobs, BlobVanished
+from app.repository.formats import FORMATS, write_policy
+from app.repository.names import check_path
+from app.repository.reading import check_online
+from app.storage import BlobStore
+from app.upload.admission import Admission, Reservation
+from app.upload.places import Places
+from app.upload.receiving import Expected, Received, Receiver
+
+PLACING_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the client demands of the present state; ETags unquoted, `*` for any."""
+
+    if_match: frozenset[str] = frozenset()
+    if_none_match: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where something is to be published and by whom."""
+
+    format: str
+    repository: str
+    caller: Caller
+    tenant: str = "default"
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """One file of a publish; `metadata` is what the format's documents are made of."""
+
+    path: str
+    received: Received
+    content_type: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class Package:
+    """What the repository's index groups the files by; `name` normalised, `display_name` as published."""
+
+    name: str
+    display_name: str
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a publish did to one path."""
+
+    path: str
+    created: bool
+    sha256: str
+    checksums: Mapping[str, str]
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class _Current:
+    """What a path points at before the publish."""
+
+    blob_id: int
+    digest: str
+    upload_id: Any
+    package_id: int | None
+
+
+class Session:
+    """One publish: a place, its uploads, and the end of both. Use as a context manager."""
+
+    def __init__(self, publisher: Publisher, target: Target, snapshot: Snapshot, place: contextlib.ExitStack) -> None:
+        self._publisher = publisher
+        self._target = target
+        self._snapshot = snapshot
+        self._place = place
+        self._receivers: list[Receiver] = []
+        self._reservations: list[Reservation] = []
+        self._published = False
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    def receiver(self, expected: Expected, when_small: Iterable[str] = ()) -> Receiver:
+        """Reserve room for one body. Raises CapacitySpent, TooLarge; nothing of the body has been read by then."""
+        return self._receiver(expected.size, expected, when_small)
+
+    def _receiver(self, size: int | None, expected: Expected, when_small: Iterable[str]) -> Receiver:
+        publisher = self._publisher
+        reservation = publisher.admission.open(self._snapshot.id, size, self._target.caller.upload_key)
+        self._reservations.append(reservation)
+        receiver = Receiver(publisher.admission, publisher.store, reservation, expected, when_small)
+        self._receivers.append(receiver)
+        return receiver
+
+    def store(self, body: bytes, when_small: Iterable[str] = ()) -> Received:
+        """A small body that is at hand already."""
+        receiver = self._receiver(len(body), Expected(size=len(body)), when_small)
+        receiver.feed(body)
+        return receiver.finish()
+
+    def publish(self, files: Sequence[NewFile], conditions: Conditions | None = None, package: Package | None = None) -> list[Published]:
+        """All files or none. Raises AlreadyExists, PreconditionFailed, NotAllowedHere and what the locks and the database raise."""
+        published = self._publisher.commit(self._target, self._snapshot, files, conditions or Conditions(), package)
+        self._published = True
+        return published
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self._place:
+            self._discard()
+
+    def _discard(self) -> None:
+        """W1: whatever was not published is given back at once; what cannot be is left to the cleanup."""
+        try:
+            for receiver in self._receivers:
+                receiver.discard()
+        finally:
+            if self._published:
+                for each in self._reservations:
+                    self._publisher.admission.forget(each.id)
+            elif self._reservations:
+                self._publisher.admission.release([each.id for each in self._reservations])
+
+
+class Publisher:
+    """Publishes into hosted repositories, whatever the format."""
+
+    def __init__(
+        self,
+        database: Database,
+        transactions: Transactions,
+        access: Access,
+        places: Places,
+        admission: Admission,
+        store: BlobStore,
+        blobs: Blobs,
+    ) -> None:
+        self._database = database
+        self._transactions = transactions
+        self._access = access
+        self._places = places
+        self.admission = admission
+        self.store = store
+        self._blobs = blobs
+
+    @contextlib.contextmanager
+    def begin(self, target: Target, path: str | None, conditions: Conditions | None = None) -> Iterator[Session]:
+        """Everything that can be refused before the body is read, then a place.
+
+        `path` is where the file goes; null when its name comes with the body, which is then judged at the commit.
+        Raises Unauthenticated, Forbidden, NotFound, NotAllowedHere, AlreadyExists, PreconditionFailed,
+        TooManyUploads, Unavailable.
+        """
+        if path is not None:
+            check_path(path)
+        snapshot = self._check_early(target, path, conditions or Conditions())
+        place = contextlib.ExitStack()
+        place.enter_context(self._places.take(target.caller.upload_key))
+        with Session(self, target, snapshot, place) as session:
+            yield session
+
+    def _check_early(self, target: Target, path: str | None, conditions: Conditions) -> Snapshot:
+        self._transactions.ownership.require()
+        with self._database.read() as connection:
+            snapshot, settings = self._check_right(connection, target, (path,))
+            if path is not None:
+                _check_policy(connection, snapshot, settings, path, _current(connection, snapshot.id, path), conditions)
+        return snapshot
+
+    def _check_right(self, connection: Connection, target: Target, paths: Iterable[str | None]) -> tuple[Snapshot, Mapping[str, Any]]:
+        """C10: from the database, in the order of reads. Raises the errors of `begin`."""
+        try:
+            snapshot = read_snapshot(connection, target.tenant, target.repository)
+            if snapshot.format != target.format:
+                raise NotFound(f"there is no {target.format} repository {target.repository!r}")
+        except NotFound as error:
+            if target.caller.identity is None:
+                raise Unauthenticated(f"repository {target.repository!r} does not exist or needs a login") from None
+            raise error
+        check_online(snapshot)
+        for path in paths:
+            self._access.require_now(connection, target.caller, snapshot, WRITE, path)
+        settings = connection.execute(text("select settings from arkvory_repositories where id = :id"), {"id": snapshot.id}).scalar_one()
+        if snapshot.kind != "hosted":
+            raise NotAllowedHere(f"repository {snapshot.name!r} is a {snapshot.kind}; publish to a hosted one")
+        if write_policy(snapshot.format, settings) == "read_only":
+            raise NotAllowedHere(f"repository {snapshot.name!r} is read only")
+        return snapshot, settings
+
+    # -- the commit
+
+    def commit(
+        self, target: Target, snapshot: Snapshot, files: Sequence[NewFile], conditions: Conditions, package: Package | None
+    ) -> list[Published]:
+        """Place the blobs, then publish in one transaction; again when cleanup took a blob in between (W3)."""
+        for each in files:
+            check_path(each.path)
+        for attempt in range(PLACING_TRIES):
+            blob_ids = [self._blobs.place(each.received) for each in files]
+            try:
+                return self._publish(target, snapshot, files, blob_ids, conditions, package)
+            except BlobVanished:
+                gevent.sleep(0.05 * (attempt + 1))
+        raise Unavailable("the cleanup kept removing what this upload brings; send it again")
+
+    def _publish(
+        self,
+        target: Target,
+        snapshot: Snapshot,
+        files: Sequence[NewFile],
+        blob_ids: Sequence[int],
+        conditions: Conditions,
+        package: Package | None,
+    ) -> list[Published]:
+        with self._transactions.begin(snapshot.id) as transaction:
+            connection = transaction.connection
+            now, settings = self._check_right(connection, target, [each.path for each in files])
+            if now.id != snapshot.id:
+                raise NotFound(f"repository {snapshot.name!r} was deleted meanwhile")
+            currents = [_current(connection, snapshot.id, each.path) for each in files]
+            for each, current in zip(files, currents, strict=True):
+                _check_policy(connection, now, settings, each.path, current, conditions if each is files[0] else Conditions())
+            epochs = transaction.advance(snapshot.id, "content", paths=[each.path for each in files])
+            package_id = _touch_package(transaction, snapshot.id, package, epochs.content, currents)
+            self._blobs.take(transaction, blob_ids, [each.blob_id for each in currents if each is not None])
+            published = [
+                _write_artifact(connection, snapshot.id, each, blob_id, package_id, target.caller, created=current is None)
+                for each, blob_id, current in zip(files, blob_ids, currents, strict=True)
+            ]
+            states = {each.received.reservation.id: UploadState("published", each.received.size) for each in files}
+            states |= {each.upload_id: UploadState("garbage") for each in currents if each is not None}
+            transaction.settle_uploads(states)
+        return published
+
+
+def _current(connection: Connection, repository_id: int, path: str) -> _Current | None:
+    row = connection.execute(
+        text(
+            "select a.blob_id, b.digest, a.upload_id, a.package_id from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+            "where a.repository_id = :id and a.path = :path"
+        ),
+        {"id": repository_id, "path": path},
+    ).first()
+    return None if row is None else _Current(row.blob_id, row.digest, row.upload_id, row.package_id)
+
+
+def _check_policy(
+    connection: Connection, snapshot: Snapshot, settings: Mapping[str, Any], path: str, current: _Current | None, conditions: Conditions
+) -> None:
+    """Preconditions first: a client that sent one wants to hear about it."""
+    if conditions.if_none_match and current is not None and conditions.if_none_match & {"*", current.digest}:
+        raise PreconditionFailed(f"{path!r} exists already (If-None-Match)")
+    if conditions.if_match and (current is None or not conditions.if_match & {"*", current.digest}):
+        raise PreconditionFailed(f"{path!r} is not what it was (If-Match)")
+    if write_policy(snapshot.format, settings) != "once":
+        return
+    if current is not None:
+        raise AlreadyExists(f"File already exists: {path!r}; this repository keeps what was published once")
+    if FORMATS[snapshot.format].names_are_for_ever and _was_used(connection, snapshot.id, path):
+        raise AlreadyExists(f"File already exists: {path!r} was deleted, and its name may not be used again")
+
+
+def _was_used(connection: Connection, repository_id: int, path: str) -> bool:
+    statement = text("select 1 from arkvory_used_paths where repository_id = :id and path = :path")
+    return connection.execute(statement, {"id": repository_id, "path": path}).first() is not None
+
+
+def _touch_package(
+    transaction: Transaction, repository_id: int, package: Package | None, revision: int, currents: Sequence[_Current | None]
+) -> int | None:
+    """Make or find the package's row, move its revision (C9) and count the new files."""
+    if package is None:
+        return None
+    transaction.order.reach(Step.PACKAGE)
+    return int(
+        transaction.connection.execute(
+            text(
+                "insert into arkvory_packages as p (repository_id, name, display_name, artifacts, revision) "
+                "values (:repository, :name, :display, :new, :revision) on conflict (repository_id, name) do update "
+                "set revision = excluded.revision, artifacts = p.artifacts + excluded.artifacts, "
+                "display_name = excluded.display_name returning id"
+            ),
+            {
+                "repository": repository_id,
+                "name": package.name,
+                "display": package.display_name,
+                "new": sum(1 for each in currents if each is None),
+                "revision": revision,
+            },
+        ).scalar_one()
+    )
+
+
+def _write_artifact(
+    connection: Connection, repository_id: int, file: NewFile, blob_id: int, package_id: int | None, caller: Caller, *, created: bool
+) -> Published:
+    row: Row[Any] = connection.execute(
+        _ARTIFACT_UPSERT,
+        {
+            "repository": repository_id,
+            "path": file.path,
+            "blob": blob_id,
+            "upload": file.received.reservation.id,
+            "package": package_id,
+            "version": file.version,
+            "content_type": file.content_type,
+            "metadata": _json(file.metadata),
+            "by": caller.user_id if caller.user_id > 0 else None,
+        },
+    ).one()
+    return Published(file.path, created, file.received.sha256, file.received.checksums, row.updated_at)
+
+
+_ARTIFACT_UPSERT = text(
+    "insert into arkvory_artifacts (repository_id, path, blob_id, upload_id, package_id, version, content_type, metadata, created_by) "
+    "values (:repository, :path, :blob, :upload, :package, :version, :content_type, cast(:metadata as jsonb), :by) "
+    "on conflict (repository_id, path) do update set blob_id = excluded.blob_id, upload_id = excluded.upload_id, "
+    "package_id = excluded.package_id, version = excluded.version, content_type = excluded.content_type, "
+    "metadata = excluded.metadata, created_by = excluded.created_by, "
+    # Seconds are all that Last-Modified has: other bytes always get a later one.
+    "updated_at = greatest(clock_timestamp(), date_trunc('second', arkvory_artifacts.updated_at) + interval '1 second') "
+    "returning updated_at"
+)
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    # PostgreSQL keeps no NUL in text, and a lone surrogate is not UTF-8.
+    return json.dumps(value).replace("\\u0000", "")

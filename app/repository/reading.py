@@ -1,0 +1,310 @@
+"""Reading (DESIGN 3). The order, always: snapshot, online?, may this identity read?, gate, then document or file.
+
+A warm read asks no database: every step is answered by a region. A cold one reads, in the statement that
+loads the gate or the document, the epochs too; when these say that the decision was made with older
+numbers, everything is decided again, once, in one repeatable-read transaction (C8).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Row, text
+
+from app.access.decision import READ, Access
+from app.access.identity import Caller
+from app.cache import keys
+from app.cache.snapshots import Snapshot, Snapshots, read_snapshot
+from app.cache.store import DOCUMENT_BYTES, Cache
+from app.cache.view import Epochs, Seen
+from app.database.engines import Database
+from app.errors import NotFound, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
+from app.storage import BlobStore, OpenBlob
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a client wants to read: a path of a repository, by an identity."""
+
+    format: str
+    repository: str
+    path: str
+    caller: Caller
+    tenant: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a path points at: blob, size in bytes, checksums (hex by algorithm) and the artifact's own metadata."""
+
+    path: str
+    blob_id: int
+    digest: str
+    size: int
+    checksums: Mapping[str, str]
+    content_type: str
+    metadata: Mapping[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An artifact that the caller may have; `open_blob` it to send its bytes."""
+
+    snapshot: Snapshot
+    gate: Gate
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A derived document: equal `etag`s mean equal bytes (C9)."""
+
+    body: bytes
+    etag: str
+    content_type: str
+
+
+class DocumentSource(Protocol):
+    """How one derived document is made; both calls see the same repeatable-read state."""
+
+    @property
+    def key(self) -> str:
+        """Which document of the repository."""
+
+    @property
+    def representation(self) -> str:
+        """Type, coding and whatever else makes other bytes of the same content."""
+
+    @property
+    def content_type(self) -> str: ...
+
+    def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        """The number that moves with the content; null when there is no such document."""
+
+    def render(self, connection: Connection, snapshot: Snapshot) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A decision and the numbers it was made with."""
+
+    snapshot: Snapshot
+    epochs: Epochs
+    installation: int
+
+
+class Reader:
+    """Answers reads; the same for every format."""
+
+    def __init__(self, database: Database, cache: Cache, snapshots: Snapshots, access: Access, store: BlobStore) -> None:
+        self._database = database
+        self._cache = cache
+        self._snapshots = snapshots
+        self._access = access
+        self._store = store
+
+    # -- artifacts
+
+    def find(self, ask: Ask) -> Found:
+        """Raises NotFound, Unauthenticated, Forbidden or Unavailable."""
+        judged = self._judge(ask)
+        kept = self._kept_gate(judged, ask.path)
+        if kept is not None:
+            return Found(judged.snapshot, kept)
+        if self._known_absent(judged, ask.path):
+            raise _absent(ask)
+        return self._load_gate(judged, ask)
+
+    def open_blob(self, ask: Ask, found: Found) -> tuple[Found, OpenBlob]:
+        """Open the bytes. A blob that went since the gate was kept is asked for once more, from the database."""
+        try:
+            return found, self._store.open(found.gate.digest, found.gate.blob_id)
+        except FileNotFoundError:
+            self._forget_gate(found)
+        found = self._decide_again(ask)
+        try:
+            return found, self._store.open(found.gate.digest, found.gate.blob_id)
+        except FileNotFoundError:
+            log.error("blob %s-%s of %s/%s is missing on the disk", found.gate.digest, found.gate.blob_id, ask.repository, ask.path)
+            raise Unavailable("the bytes of this artifact are missing on the server; tell its administrator", retry_after=60) from None
+
+    # -- documents
+
+    def document(self, ask: Ask, source: DocumentSource, known_etags: frozenset[str] = frozenset()) -> Document:
+        """The document, kept or made now. When its validator is among `known_etags`, an empty body is enough and none is made.
+
+        Raises NotFound when the repository has no such document, and what `find` raises.
+        """
+        judged = self._judge(ask)
+        if self._cache.may_keep(judged.snapshot.id):
+            kept: Document | None = self._cache.documents.get(_document_key(judged.snapshot.id, judged.epochs, source))
+            if kept is not None:
+                return kept
+        return self._make_document(judged, ask, source, known_etags)
+
+    def _make_document(self, judged: _Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str]) -> Document:
+        with self._database.consistent() as connection:
+            seen, incarnation = _read_numbers(connection, judged.snapshot.id, ask.caller)
+            snapshot = judged.snapshot
+            if seen is None or self._is_outdated(judged, ask.caller, seen):
+                snapshot = self._decide_in(connection, ask)
+                seen, incarnation = _read_numbers(connection, snapshot.id, ask.caller)
+                assert seen is not None
+            revision = source.revision(connection, snapshot)
+            etag = _validator(seen, incarnation, source, revision)
+            made = revision is not None and etag not in known_etags
+            body = source.render(connection, snapshot) if made else b""
+        self._cache.observe(seen)
+        if revision is None:
+            raise _absent(ask)
+        document = Document(body, etag, source.content_type)
+        if made and len(body) <= DOCUMENT_BYTES and self._cache.may_keep(snapshot.id):
+            key = _document_key(snapshot.id, seen.epochs, source)
+            self._cache.documents.put(key, document, tags=(keys.tag_of_repository(snapshot.id),), weight=len(body) + 500)
+        return document
+
+    # -- the decision
+
+    def may_read(self, ask: Ask) -> Snapshot:
+        """The first three steps alone."""
+        return self._judge(ask).snapshot
+
+    def _judge(self, ask: Ask) -> _Judged:
+        try:
+            snapshot = self._snapshots.get(ask.tenant, ask.repository)
+            _check_format(snapshot, ask)
+        except NotFound as error:
+            raise _hidden(error, ask) from None
+        check_online(snapshot)
+        self._access.require(ask.caller, snapshot, READ, ask.path)
+        return _Judged(snapshot, self._cache.effective(snapshot.id, snapshot.epochs), self._cache.view.installation)
+
+    def _is_outdated(self, judged: _Judged, caller: Caller, seen: Seen) -> bool:
+        """C8: any number but the content epoch is larger than the one that the decision was made with."""
+        return (
+            seen.epochs.metadata > judged.epochs.metadata
+            or seen.epochs.authorization > judged.epochs.authorization
+            or seen.epochs.members > judged.epochs.members
+            or seen.user_revision > caller.revision
+            or seen.installation > judged.installation
+        )
+
+    def _decide_again(self, ask: Ask) -> Found:
+        with self._database.consistent() as connection:
+            snapshot = self._decide_in(connection, ask)
+            row = connection.execute(_GATE_QUERY, {"id": snapshot.id, "path": ask.path, "user": ask.caller.user_id}).one()
+        return self._keep_gate(snapshot, ask, row)
+
+    def _decide_in(self, connection: Connection, ask: Ask) -> Snapshot:
+        try:
+            snapshot = read_snapshot(connection, ask.tenant, ask.repository)
+            _check_format(snapshot, ask)
+        except NotFound as error:
+            raise _hidden(error, ask) from None
+        check_online(snapshot)
+        self._access.require_now(connection, ask.caller, snapshot, READ, ask.path)
+        return snapshot
+
+    # -- gates
+
+    def _kept_gate(self, judged: _Judged, path: str) -> Gate | None:
+        if not self._cache.may_keep(judged.snapshot.id):
+            return None
+        gate: Gate | None = self._cache.gates.get(keys.for_gate(judged.snapshot.id, judged.epochs, path))
+        return gate
+
+    def _known_absent(self, judged: _Judged, path: str) -> bool:
+        key = keys.for_gate(judged.snapshot.id, judged.epochs, path)
+        return self._cache.may_keep(judged.snapshot.id) and self._cache.absences.get(key) is not None
+
+    def _load_gate(self, judged: _Judged, ask: Ask) -> Found:
+        with self._database.read() as connection:
+            row = connection.execute(_GATE_QUERY, {"id": judged.snapshot.id, "path": ask.path, "user": ask.caller.user_id}).first()
+        if row is None or self._is_outdated(judged, ask.caller, _seen(judged.snapshot.id, row, ask.caller)):
+            return self._decide_again(ask)
+        return self._keep_gate(judged.snapshot, ask, row)
+
+    def _keep_gate(self, snapshot: Snapshot, ask: Ask, row: Row[Any]) -> Found:
+        """C3: under the epochs that the same statement read."""
+        seen = _seen(snapshot.id, row, ask.caller)
+        self._cache.observe(seen)
+        keep = self._cache.may_keep(snapshot.id)
+        key, tags = keys.for_gate(snapshot.id, seen.epochs, ask.path), (keys.tag_of_repository(snapshot.id),)
+        if row.blob_id is None:
+            if keep:
+                self._cache.absences.put(key, True, tags=tags)
+            raise _absent(ask)
+        gate = Gate(
+            ask.path, row.blob_id, row.digest, row.size, row.checksums, row.content_type, row.metadata, row.created_at, row.updated_at
+        )
+        if keep:
+            self._cache.gates.put(key, gate, tags=tags)
+        return Found(snapshot, gate)
+
+    def _forget_gate(self, found: Found) -> None:
+        epochs = self._cache.effective(found.snapshot.id, found.snapshot.epochs)
+        self._cache.gates.drop(keys.for_gate(found.snapshot.id, epochs, found.gate.path))
+
+
+_NUMBERS = (
+    "r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch, i.epoch as installation, "
+    "coalesce(u.revision, 0) as revision"
+)
+_NUMBERS_FROM = "from arkvory_repositories r cross join arkvory_installation i left join arkvory_users u on u.id = :user"
+_GATE_QUERY = text(
+    f"select {_NUMBERS}, a.content_type, a.metadata, a.created_at, a.updated_at, "
+    f"b.id as blob_id, b.digest, b.size, b.checksums {_NUMBERS_FROM} "
+    "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
+    "where r.id = :id and r.deleted_at is null"
+)
+_NUMBERS_QUERY = text(f"select {_NUMBERS}, i.incarnation {_NUMBERS_FROM} where r.id = :id and r.deleted_at is null")
+
+
+def _seen(repository_id: int, row: Row[Any], caller: Caller) -> Seen:
+    return Seen(repository_id, Epochs._make(row[:4]), caller.user_id or None, row.revision, row.installation)
+
+
+def _read_numbers(connection: Connection, repository_id: int, caller: Caller) -> tuple[Seen | None, str]:
+    row = connection.execute(_NUMBERS_QUERY, {"id": repository_id, "user": caller.user_id}).first()
+    return (None, "") if row is None else (_seen(repository_id, row, caller), row.incarnation)
+
+
+def _document_key(repository_id: int, epochs: Epochs, source: DocumentSource) -> Any:
+    return keys.for_document(repository_id, epochs, source.key, source.representation)
+
+
+def _validator(seen: Seen, incarnation: str, source: DocumentSource, revision: int | None) -> str:
+    parts = (incarnation, seen.repository_id, seen.epochs.metadata, revision, source.key, source.representation)
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _check_format(snapshot: Snapshot, ask: Ask) -> None:
+    if snapshot.format != ask.format:
+        raise NotFound(f"there is no {ask.format} repository {ask.repository!r}")
+
+
+def check_online(snapshot: Snapshot) -> None:
+    """Raises RepositoryOffline or RepositoryMaintenance."""
+    if snapshot.status == "offline":
+        raise RepositoryOffline(f"repository {snapshot.name!r} is offline", retry_after=60)
+    if snapshot.status == "maintenance":
+        raise RepositoryMaintenance(f"repository {snapshot.name!r} is under maintenance", retry_after=60)
+
+
+def _hidden(error: NotFound, ask: Ask) -> NotFound | Unauthenticated:
+    """Nobody learns which names exist, and a client gets the chance to say who it is."""
+    if ask.caller.identity is None:
+        return Unauthenticated(f"repository {ask.repository!r} does not exist or needs a login")
+    return error
+
+
+def _absent(ask: Ask) -> NotFound:
+    return NotFound(f"there is no {ask.path!r} in repository {ask.repository!r}")

@@ -1,0 +1,150 @@
+"""Blobs as files.
+
+    blobs/
+    ├── incoming/{upload id}[.placing]           being written; same file system, so that a rename moves it
+    └── sha256/ab/cd/{digest}-{row id}           placed; never changes
+
+The row id in the name keeps a late unlink of a former row from the bytes of its successor (W3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+from app.errors import CapacitySpent
+from app.storage.interface import Incoming, OpenBlob
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextlib.contextmanager
+def _full_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise CapacitySpent("the server's disk is full; nothing of this upload was kept") from error
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class IncomingFile:
+    """A temporary file, written in order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _full_disk():
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+
+    def write(self, piece: bytes) -> None:
+        """Raises CapacitySpent when the disk is full."""
+        view = memoryview(piece)
+        with _full_disk():
+            while view:
+                view = view[os.write(self._fd, view) :]
+
+    def sync(self) -> None:
+        with _full_disk():
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def discard(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+        # A rename between two names of one file does nothing and leaves both.
+        _staged(self.path).unlink(missing_ok=True)
+
+
+def _staged(path: Path) -> Path:
+    return path.with_suffix(".placing")
+
+
+class FileStore:
+    """The blob store in a folder; makes the folder. Raises OSError when it cannot be written."""
+
+    def __init__(self, root: Path) -> None:
+        self._incoming = root / "incoming"
+        self._blobs = root / "sha256"
+        for folder in (self._incoming, self._blobs):
+            folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self._incoming):
+            pass
+
+    def address(self, digest: str, blob_id: int) -> Path:
+        return self._blobs / digest[:2] / digest[2:4] / f"{digest}-{blob_id}"
+
+    def open(self, digest: str, blob_id: int) -> OpenBlob:
+        fd = os.open(self.address(digest, blob_id), os.O_RDONLY | os.O_CLOEXEC)
+        return OpenBlob(fd, os.fstat(fd).st_size)
+
+    def create(self, upload_id: UUID) -> IncomingFile:
+        return IncomingFile(self._incoming / str(upload_id))
+
+    def holds(self, digest: str, blob_id: int, size: int) -> bool:
+        try:
+            return self.address(digest, blob_id).stat().st_size == size
+        except FileNotFoundError:
+            return False
+
+    def place(self, incoming: Incoming, digest: str, blob_id: int) -> None:
+        target = self.address(digest, blob_id)
+        with _full_disk():
+            self._make_folder(target.parent)
+            os.rename(self._second_name(incoming), target)
+            _sync_folder(target.parent)
+
+    def _second_name(self, incoming: Incoming) -> Path:
+        """A second name for the same bytes, so that placing can be repeated when cleanup takes the first address away."""
+        staged = _staged(incoming.path)
+        staged.unlink(missing_ok=True)
+        try:
+            os.link(incoming.path, staged)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return incoming.path
+        return staged
+
+    def _make_folder(self, folder: Path) -> None:
+        """With each new name on the disk before anything is put below it."""
+        if folder.is_dir():
+            return
+        for parent, child in ((self._blobs, folder.parent), (folder.parent, folder)):
+            child.mkdir(exist_ok=True)
+            _sync_folder(parent)
+
+    def remove(self, digest: str, blob_id: int) -> None:
+        self.address(digest, blob_id).unlink(missing_ok=True)
+
+    def temporary(self) -> Iterator[UUID]:
+        for entry in os.scandir(self._incoming):
+            with contextlib.suppress(ValueError):
+                yield UUID(entry.name.removesuffix(".placing"))
+
+    def remove_temporary(self, upload_id: UUID) -> None:
+        path = self._incoming / str(upload_id)
+        path.unlink(missing_ok=True)
+        _staged(path).unlink(missing_ok=True)
+
+    def free_bytes(self) -> int:
+        """What an ordinary user may still write, in bytes."""
+        state = os.statvfs(self._incoming)
+        return state.f_bavail * state.f_frsize

@@ -1,0 +1,61 @@
+"""What a blob store can do; every store passes the same tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+
+@dataclass
+class OpenBlob:
+    """An open descriptor, which keeps the bytes readable whatever happens to their name; `size` in bytes."""
+
+    fd: int
+    size: int
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Incoming(Protocol):
+    """Bytes on their way in, in a temporary file. Everything here blocks: call it in the thread pool."""
+
+    path: Path
+
+    def write(self, piece: bytes) -> None: ...
+
+    def sync(self) -> None:
+        """On the disk, not only in the kernel's memory."""
+
+    def discard(self) -> None:
+        """Close and remove; harmless after `BlobStore.place`."""
+
+
+class BlobStore(Protocol):
+    """Blobs at their digest and the id of their row. Everything but `open` and `free_bytes` blocks: thread pool."""
+
+    def open(self, digest: str, blob_id: int) -> OpenBlob:
+        """Raises FileNotFoundError."""
+
+    def create(self, upload_id: UUID) -> Incoming: ...
+
+    def holds(self, digest: str, blob_id: int, size: int) -> bool: ...
+
+    def place(self, incoming: Incoming, digest: str, blob_id: int) -> None:
+        """Move a synced temporary file to its address, for good; replaces what is there."""
+
+    def remove(self, digest: str, blob_id: int) -> None:
+        """Harmless when it is gone already."""
+
+    def temporary(self) -> Iterator[UUID]:
+        """Uploads that have a temporary file."""
+
+    def remove_temporary(self, upload_id: UUID) -> None: ...
+
+    def free_bytes(self) -> int: ...

@@ -1,0 +1,1 @@
+"""Uploads: places, admission by counters, bytes on their way in."""

@@ -1,0 +1,163 @@
+"""Admission: may these bytes come in? (DESIGN 5)
+
+Creating an upload, and each growth of one, takes the global lock and, under it, in a later statement,
+reads counters only. Never a sum over uploads, and never before the lock is held.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from gevent.lock import BoundedSemaphore
+from sqlalchemy import text
+
+from app.cache.changes import Transaction, Transactions, UploadState
+from app.database.locks import Step
+from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge
+from app.storage import BlobStore
+from config import Settings
+
+log = logging.getLogger(__name__)
+
+MIB = 1024 * 1024
+FIRST_STEP = 8 * MIB
+LARGEST_STEP = 256 * MIB
+
+
+@dataclass
+class Reservation:
+    """An open upload: `reserved` bytes are counted for it, `written` are on the disk already."""
+
+    id: UUID
+    repository_id: int
+    reserved: int
+    exact: bool
+    written: int = 0
+
+
+class Admission:
+    """Opens, grows and releases uploads; remembers those of this process, whose leases it renews."""
+
+    def __init__(self, settings: Settings, transactions: Transactions, store: BlobStore) -> None:
+        self._settings = settings
+        self._transactions = transactions
+        self._store = store
+        # At most one connection of this process waits for the global lock; the others wait here.
+        self._turn = BoundedSemaphore(1)
+        self.open_uploads: dict[UUID, Reservation] = {}
+
+    def open(self, repository_id: int, size: int | None, key: str) -> Reservation:
+        """Reserve `size` bytes (null: unknown, in steps). Raises TooLarge, CapacitySpent or NotFound."""
+        self._check_size(size or 0)
+        reserved = FIRST_STEP if size is None else size
+        if self._settings.max_upload_bytes is not None:
+            reserved = min(reserved, self._settings.max_upload_bytes)
+        reservation = Reservation(uuid4(), repository_id, reserved, exact=size is not None)
+        with self._turn, self._transactions.begin() as transaction:
+            transaction.lock_admission()
+            if size is None:
+                # A nearly spent quota still takes a small body of unknown length.
+                reservation.reserved = min(reserved, max(0, self._room(transaction, repository_id)))
+            self._check_room(transaction, repository_id, reservation.reserved if size is not None else max(1, reservation.reserved))
+            transaction.order.reach(Step.UPLOADS)
+            transaction.connection.execute(
+                text(
+                    "insert into arkvory_uploads (id, repository_id, status, bytes, key, lease_until) "
+                    "values (cast(:id as uuid), :repository, 'open', :bytes, :key, now() + make_interval(secs => :lease))"
+                ),
+                {
+                    "id": str(reservation.id),
+                    "repository": repository_id,
+                    "bytes": reservation.reserved,
+                    "key": key[:200],
+                    "lease": self._settings.upload_lease_seconds,
+                },
+            )
+        self.open_uploads[reservation.id] = reservation
+        return reservation
+
+    def grow(self, reservation: Reservation, needed: int) -> None:
+        """Reserve more, in steps, until `needed` bytes fit. Raises TooLarge or CapacitySpent."""
+        self._check_size(needed)
+        step = min(LARGEST_STEP, max(FIRST_STEP, reservation.reserved))
+        with self._turn, self._transactions.begin() as transaction:
+            transaction.lock_admission()
+            room = self._room(transaction, reservation.repository_id)
+            wanted = max(needed - reservation.reserved, min(step, room))
+            self._check_room(transaction, reservation.repository_id, wanted)
+            transaction.order.reach(Step.UPLOADS)
+            transaction.connection.execute(
+                text("update arkvory_uploads set bytes = :bytes, changed_at = now() where id = cast(:id as uuid) and status = 'open'"),
+                {"bytes": reservation.reserved + wanted, "id": str(reservation.id)},
+            )
+        reservation.reserved += wanted
+
+    def release(self, upload_ids: Iterable[UUID]) -> None:
+        """Give reserved bytes back. When the database is away, cleanup does it once the lease has run out."""
+        ids = list(upload_ids)
+        try:
+            with self._transactions.begin() as transaction:
+                transaction.settle_uploads({each: UploadState("released") for each in ids})
+        except ArkvoryError as error:
+            log.warning("%d upload(s) are left to the cleanup: %s", len(ids), error)
+        for each in ids:
+            self.forget(each)
+
+    def forget(self, upload_id: UUID) -> None:
+        """No longer this process's: published, released or left to the cleanup."""
+        self.open_uploads.pop(upload_id, None)
+
+    def renew_leases(self) -> None:
+        """Called regularly: uploads of this process are alive."""
+        if not self.open_uploads:
+            return
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.UPLOADS)
+            transaction.connection.execute(
+                text(
+                    "update arkvory_uploads set lease_until = now() + make_interval(secs => :lease) "
+                    "where id = any(cast(:ids as uuid[])) and status = 'open'"
+                ),
+                {"lease": self._settings.upload_lease_seconds, "ids": [str(each) for each in self.open_uploads]},
+            )
+
+    def _check_size(self, size: int) -> None:
+        most = self._settings.max_upload_bytes
+        if most is not None and size > most:
+            raise TooLarge(f"a file may have at most {most} bytes here")
+
+    def _room(self, transaction: Transaction, repository_id: int) -> int:
+        return min(limit - used for limit, used, _ in self._limits(transaction, repository_id))
+
+    def _check_room(self, transaction: Transaction, repository_id: int, size: int) -> None:
+        for limit, used, whose in self._limits(transaction, repository_id):
+            if used + size > limit or limit == 0:
+                raise CapacitySpent(f"{size} bytes do not fit: {whose} ({used} of {limit} bytes are taken)")
+
+    def _limits(self, transaction: Transaction, repository_id: int) -> list[tuple[int, int, str]]:
+        """Each limit with what is taken of it and its name; must be called under the global lock."""
+        quota = transaction.connection.execute(
+            text("select quota_bytes from arkvory_repositories where id = :id and deleted_at is null"), {"id": repository_id}
+        ).first()
+        if quota is None:
+            raise NotFound("the repository is gone")
+        limits = [self._disk_limit()]
+        if quota.quota_bytes is not None:
+            limits.append((quota.quota_bytes, self._counted(transaction, repository_id), "the repository's quota is spent"))
+        if self._settings.capacity_bytes is not None:
+            limits.append((self._settings.capacity_bytes, self._counted(transaction, None), "the server's capacity is spent"))
+        return limits
+
+    def _counted(self, transaction: Transaction, repository_id: int | None) -> int:
+        """`open` and `published` of a repository; of the server those and `garbage`."""
+        condition = "true" if repository_id is None else "repository_id = :id and status in ('open', 'published')"
+        statement = text(f"select coalesce(sum(bytes), 0) from arkvory_upload_bytes where {condition}")
+        return int(transaction.connection.execute(statement, {} if repository_id is None else {"id": repository_id}).scalar_one())
+
+    def _disk_limit(self) -> tuple[int, int, str]:
+        """The disk: free bytes less the reserve, against what open uploads of this process have still to write."""
+        coming = sum(max(0, each.reserved - each.written) for each in self.open_uploads.values())
+        return max(0, self._store.free_bytes() - self._settings.disk_reserve_bytes), coming, "the server's disk is full"

@@ -1,0 +1,138 @@
+"""Bytes on their way in: streamed, hashed and written in the thread pool, one piece in flight while the next is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gevent
+from gevent.event import AsyncResult
+
+from app.errors import DigestMismatch, Invalid
+from app.storage import BlobStore, Incoming
+from app.upload.admission import Admission, Reservation
+
+PIECE = 1024 * 1024
+# md5 runs at 40 % of SHA-256's speed: it is made for every small file, and for a large one only when asked.
+SMALL = 32 * 1024 * 1024
+ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
+
+Read = Callable[[int], bytes]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the client announced: lower-case hex digests by algorithm, and the length in bytes."""
+
+    digests: Mapping[str, str] = field(default_factory=dict)
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Received:
+    """A whole body, on the disk and synced; `checksums` are hex digests by algorithm, `sha256` among them."""
+
+    reservation: Reservation
+    incoming: Incoming
+    size: int
+    checksums: Mapping[str, str]
+
+    @property
+    def sha256(self) -> str:
+        return self.checksums["sha256"]
+
+    @property
+    def path(self) -> Path:
+        return self.incoming.path
+
+
+class _Hashes:
+    """The digests of one body; optional ones are dropped once the body is no longer small."""
+
+    def __init__(self, asked: Iterable[str], when_small: Iterable[str]) -> None:
+        self._asked = {name: hashlib.new(name, usedforsecurity=False) for name in {"sha256", *asked}}
+        optional = set(when_small) - set(self._asked)
+        self._optional = {name: hashlib.new(name, usedforsecurity=False) for name in optional}
+        self._size = 0
+
+    def update(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > SMALL:
+            self._optional.clear()
+        for each in (*self._asked.values(), *self._optional.values()):
+            each.update(piece)
+
+    def hex(self) -> dict[str, str]:
+        return {name: each.hexdigest() for name, each in (self._asked | self._optional).items()}
+
+
+class Receiver:
+    """One body on its way into a temporary file. Ends with `finish` or `discard`."""
+
+    def __init__(
+        self, admission: Admission, store: BlobStore, reservation: Reservation, expected: Expected, when_small: Iterable[str] = ()
+    ) -> None:
+        self._admission = admission
+        self._expected = expected
+        self._reservation = reservation
+        self._hashes = _Hashes(expected.digests, when_small)
+        self._size = 0
+        self._flight: AsyncResult | None = None
+        self._pool = gevent.get_hub().threadpool
+        self._incoming: Incoming = self._pool.apply(store.create, (reservation.id,))
+
+    @property
+    def size(self) -> int:
+        """Bytes taken so far."""
+        return self._size
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes; returns while they are being hashed and written. Raises CapacitySpent or TooLarge."""
+        if not piece:
+            return
+        size = self._size + len(piece)
+        if size > self._reservation.reserved:
+            if self._reservation.exact:
+                raise Invalid(f"the body is longer than the {self._reservation.reserved} bytes that were announced")
+            self._admission.grow(self._reservation, size)
+        self._land()
+        self._size = size
+        self._flight = self._pool.spawn(self._store, piece)
+
+    def drain(self, read: Read) -> None:
+        """Feed all that `read(n)` gives, in pieces of 1 MiB."""
+        while piece := read(PIECE):
+            self.feed(piece)
+
+    def finish(self) -> Received:
+        """Check length and digests, sync. Raises DigestMismatch, Invalid or CapacitySpent; then nothing is kept."""
+        self._land()
+        if self._expected.size is not None and self._size != self._expected.size:
+            raise Invalid(f"the body has {self._size} bytes, {self._expected.size} were announced")
+        checksums = self._hashes.hex()
+        for name, expected in self._expected.digests.items():
+            if checksums[name] != expected:
+                raise DigestMismatch(f"{name} of the body is {checksums[name]}, {expected} was announced")
+        self._pool.apply(self._incoming.sync)
+        return Received(self._reservation, self._incoming, self._size, checksums)
+
+    def discard(self) -> None:
+        """Stop and remove the temporary file; harmless after it was placed."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.wait()
+        self._pool.apply(self._incoming.discard)
+
+    def _land(self) -> None:
+        """Wait for the piece in flight; raises what its writing raised."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.get()
+
+    def _store(self, piece: bytes) -> Any:
+        self._hashes.update(piece)
+        self._incoming.write(piece)
+        self._reservation.written += len(piece)

@@ -1,0 +1,115 @@
+"""gunicorn's settings: `gunicorn -c config/gunicorn.py wsgi:app`.
+
+The application takes part in the life of its process through four seams, all optional:
+
+- `arkvory_start(worker)`     an attribute of the WSGI application, called in the worker before its first request
+- `arkvory_stopping()`        the same, at the beginning of a graceful stop: no new requests, those at work go on
+- `arkvory_stop()`            the same, after the last request, or at once when the stop is not graceful
+- `app.database.embedded`     started here in the master when no database is configured, its address handed down in the environment
+"""
+
+# Everything imported below, and gunicorn's own loop, must see the cooperative versions. The master keeps the ordinary `subprocess` and
+# `os`: gevent's waits for SIGCHLD, which gunicorn takes for itself, and its `close` for a loop that does not turn there. Workers patch
+# both (app/http/worker.py).
+from gevent import monkey
+
+monkey.patch_all(subprocess=False, os=False, signal=False)
+
+import importlib  # noqa: E402  # after the patches
+import os  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+from config.settings import SettingError, Settings  # noqa: E402
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # gunicorn's heartbeat file, made with mkstemp
+
+
+def _settings() -> Settings:
+    try:
+        settings = Settings.from_environment()
+    except SettingError as error:
+        raise SystemExit(f"arkvory: {error}") from None
+    if settings.deployment == "cluster":
+        raise SystemExit("arkvory: ARKVORY_DEPLOYMENT=cluster is not in this release; use single, or leave it unset")
+    if settings.deployment == "single" and (settings.web_concurrency or 1) > 1:
+        raise SystemExit("arkvory: ARKVORY_DEPLOYMENT=single runs one web process; set WEB_CONCURRENCY to 1, or leave it unset")
+    return settings
+
+
+_arkvory = _settings()
+_embedded: Any = None
+
+bind = [f"[{_arkvory.bind}]:{_arkvory.port}" if ":" in _arkvory.bind else f"{_arkvory.bind}:{_arkvory.port}"]
+backlog = 2048
+worker_class = "app.http.worker.Worker"
+workers = 1
+worker_connections = _arkvory.max_connections
+preload_app = False
+# Only a process that hangs misses this many seconds of heartbeat; slow clients and long requests do not.
+timeout = 120
+graceful_timeout = int(_arkvory.graceful_seconds) + 10
+keepalive = max(int(_arkvory.keepalive_seconds), 1)
+worker_tmp_dir = str(_SHARED_MEMORY) if os.access(_SHARED_MEMORY, os.W_OK) else None
+loglevel = _arkvory.log_level
+errorlog = "-"
+# The worker writes its own, in JSON.
+accesslog = None
+control_socket_disable = True
+proc_name = "arkvory"
+
+
+def on_starting(server: Any) -> None:
+    """In the master, before it listens."""
+    global _embedded
+    if server.cfg.workers != 1:
+        raise SystemExit("arkvory: this release runs one web process; leave out --workers")
+    if (_arkvory.web_concurrency or 1) > 1:
+        server.log.warning("WEB_CONCURRENCY=%d: this release runs one web process", _arkvory.web_concurrency)
+    try:
+        importlib.import_module("app.http.addresses").networks(_arkvory.trusted_proxies)
+    except SettingError as error:
+        raise SystemExit(f"arkvory: {error}") from None
+    if _arkvory.database_url is None:
+        _embedded = _start_embedded()
+        os.environ["ARKVORY_DATABASE_URL"] = _embedded.url
+
+
+def _start_embedded() -> Any:
+    embedded = importlib.import_module("app.database.embedded")
+    try:
+        return embedded.start(_arkvory)
+    except embedded.CannotStart as error:
+        raise SystemExit(f"arkvory: {error}") from None
+
+
+def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None:
+    """A signal (TTIN) may ask for more processes; a second one would serve from a memory that nobody keeps right (S1)."""
+    if new_value > 1 and old_value is not None:
+        server.log.warning("this release runs one web process")
+        server.num_workers = 1
+
+
+def post_fork(server: Any, worker: Any) -> None:
+    """In the worker, before it loads the application."""
+    importlib.import_module("app.database.engines").patch_for_gevent()
+
+
+def post_worker_init(worker: Any) -> None:
+    """In the worker, after it loaded the application and before the first request."""
+    start = getattr(worker.wsgi, "arkvory_start", None)
+    if start is not None:
+        start(worker)
+
+
+def worker_exit(server: Any, worker: Any) -> None:
+    """In the worker, after its last request. The master calls it too for a worker that it finds gone."""
+    stop = getattr(getattr(worker, "wsgi", None), "arkvory_stop", None)
+    if stop is not None:
+        stop()
+
+
+def on_exit(server: Any) -> None:
+    """In the master, after the last worker."""
+    if _embedded is not None:
+        _embedded.leave()

@@ -1,0 +1,219 @@
+"""Typed settings, read once from the environment.
+
+Every setting stands in `SETTINGS` with its variable, its default and a sentence for the table in the
+README; a test keeps that table and this list the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+MIB = 1024 * 1024
+
+
+class SettingError(ValueError):
+    """A variable of the environment holds something that Arkvory cannot use."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table: the field of `Settings`, its variables (the first one set wins) and how to read it."""
+
+    field: str
+    variables: tuple[str, ...]
+    default: Any
+    read: Callable[[str], Any]
+    meaning: str
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _flag(value: str) -> bool:
+    lowered = value.strip().lower()
+    if lowered in {"1", "true", "yes", "on"}:
+        return True
+    if lowered in {"0", "false", "no", "off", ""}:
+        return False
+    raise ValueError("expected true or false")
+
+
+def _count(least: int, most: int | None = None) -> Callable[[str], int]:
+    def read(value: str) -> int:
+        number = int(value)
+        if number < least or (most is not None and number > most):
+            bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+            raise ValueError(f"expected a number {bounds}")
+        return number
+
+    return read
+
+
+def _seconds(value: str) -> float:
+    number = float(value)
+    if not 0 < number < 10**7:
+        raise ValueError("expected a positive number of seconds")
+    return number
+
+
+_UNITS = {"": 1, "B": 1, "K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
+
+
+def _bytes(value: str) -> int:
+    """A number of bytes, also with a unit: `500M`, `20GiB`, `1T` (powers of 1024)."""
+    text = value.strip().upper().removesuffix("IB").removesuffix("B")
+    unit = text[-1:] if text[-1:] in _UNITS and not text[-1:].isdigit() else ""
+    number = float(text.removesuffix(unit))
+    if number < 0:
+        raise ValueError("expected a size of zero or more")
+    return int(number * _UNITS[unit])
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _deployment(value: str) -> str:
+    if value not in {"single", "cluster"}:
+        raise ValueError("expected single or cluster")
+    return value
+
+
+def _creators(value: str) -> str:
+    if value not in {"administrators", "signed-in"}:
+        raise ValueError("expected administrators or signed-in")
+    return value
+
+
+def _database_url(value: str) -> str:
+    """Heroku-style `postgres://` means the same as `postgresql://`."""
+    scheme, separator, rest = value.partition("://")
+    if not separator or scheme.split("+")[0] not in {"postgres", "postgresql"}:
+        raise ValueError("expected postgresql://...")
+    return f"postgresql+psycopg2://{rest}"
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("bind", ("ARKVORY_BIND",), "0.0.0.0", _text, "address to listen on"),
+    Setting("port", ("PORT",), 8080, _count(0, 65535), "port to listen on"),
+    Setting("data_dir", ("ARKVORY_DATA_DIR",), Path("var"), Path, "folder of the blobs, the embedded database and its secrets"),
+    Setting("database_url", ("ARKVORY_DATABASE_URL", "DATABASE_URL"), None, _database_url,
+            "PostgreSQL to use; without it the embedded one starts in the data directory"),
+    Setting("database_session_url", ("ARKVORY_DATABASE_SESSION_URL",), None, _database_url,
+            "direct address for long-lived sessions, where the other goes through a transaction pooler"),
+    Setting("database_pool_size", ("ARKVORY_DATABASE_POOL_SIZE",), 20, _count(4), "connections of the request pool"),
+    Setting("session_pool_size", ("ARKVORY_SESSION_POOL_SIZE",), 8, _count(2), "connections of the session pool"),
+    Setting("database_wait_seconds", ("ARKVORY_DATABASE_WAIT_SECONDS",), 5.0, _seconds,
+            "longest wait for a connection before the answer is 503"),
+    Setting("database_connect_seconds", ("ARKVORY_DATABASE_CONNECT_SECONDS",), 5.0, _seconds, "longest wait for PostgreSQL to accept a connection"),
+    Setting("database_statement_seconds", ("ARKVORY_DATABASE_STATEMENT_SECONDS",), 30.0, _seconds, "longest run of one statement of a request"),
+    Setting("deployment", ("ARKVORY_DEPLOYMENT",), None, _deployment, "`single` (default): one web process; `cluster` is not in this release"),
+    Setting("web_concurrency", ("WEB_CONCURRENCY",), None, _count(1), "web processes; `single` runs one"),
+    Setting("public_url", ("ARKVORY_PUBLIC_URL",), None, _text, "address under which clients reach the server, for links in answers"),
+    Setting("trusted_proxies", ("ARKVORY_TRUSTED_PROXIES",), (), _names,
+            "addresses or networks (comma separated) whose `X-Forwarded-*` headers are believed"),
+    Setting("allowed_hosts", ("ARKVORY_ALLOWED_HOSTS",), (), _names,
+            "host names (comma separated) that a request may name; empty: any well-formed one"),
+    Setting("capacity_bytes", ("ARKVORY_CAPACITY_BYTES",), None, _bytes, "most bytes that the server stores, uploads and garbage included; empty: the disk decides"),
+    Setting("disk_reserve_bytes", ("ARKVORY_DISK_RESERVE_BYTES",), 256 * MIB, _bytes, "bytes of the disk that uploads leave free"),
+    Setting("max_upload_bytes", ("ARKVORY_MAX_UPLOAD_BYTES",), None, _bytes, "largest file that is accepted; empty: no limit of its own"),
+    Setting("max_uploads", ("ARKVORY_MAX_UPLOADS",), 8, _count(1, 32), "uploads that move bytes at once"),
+    Setting("max_uploads_per_key", ("ARKVORY_MAX_UPLOADS_PER_KEY",), None, _count(1, 32),
+            "the same for one token, user or address; default: 4, or all when fewer"),
+    Setting("place_wait_seconds", ("ARKVORY_PLACE_WAIT_SECONDS",), 10.0, _seconds, "longest wait of an upload for its turn before the answer is 429"),
+    Setting("blob_grace_seconds", ("ARKVORY_BLOB_GRACE_SECONDS",), 3600.0, _seconds, "age at which replaced and unreferenced bytes leave the disk"),
+    Setting("cleanup_seconds", ("ARKVORY_CLEANUP_SECONDS",), 60.0, _seconds, "pause between two runs of the cleanup"),
+    Setting("upload_lease_seconds", ("ARKVORY_UPLOAD_LEASE_SECONDS",), 120.0, _seconds, "age at which an upload of a dead process counts as abandoned"),
+    Setting("header_seconds", ("ARKVORY_HEADER_SECONDS",), 20.0, _seconds, "longest time a client may take to send its request headers"),
+    Setting("idle_seconds", ("ARKVORY_IDLE_SECONDS",), 60.0, _seconds, "longest silence of a client while a body moves"),
+    Setting("keepalive_seconds", ("ARKVORY_KEEPALIVE_SECONDS",), 15.0, _seconds, "longest pause between two requests of one connection"),
+    Setting("graceful_seconds", ("ARKVORY_GRACEFUL_SECONDS",), 60.0, _seconds, "longest time that running requests get to finish at a stop"),
+    Setting("max_connections", ("ARKVORY_MAX_CONNECTIONS",), 2000, _count(8), "client connections at once"),
+    Setting("max_header_bytes", ("ARKVORY_MAX_HEADER_BYTES",), 32768, _count(1024), "largest request head"),
+    Setting("max_header_count", ("ARKVORY_MAX_HEADER_COUNT",), 100, _count(10), "most header lines of a request"),
+    Setting("ownership_wait_seconds", ("ARKVORY_OWNERSHIP_WAIT_SECONDS",), 30.0, _seconds, "longest wait for a predecessor to give up the storage"),
+    Setting("repository_creation", ("ARKVORY_REPOSITORY_CREATION",), "administrators", _creators, "who may create repositories: `administrators` or `signed-in`"),
+    Setting("admin_password", ("ARKVORY_ADMIN_PASSWORD",), None, _text, "password of `admin` at the first start; empty: a random one, printed once"),
+    Setting("log_level", ("ARKVORY_LOG_LEVEL",), "info", _text, "`debug`, `info`, `warning` or `error`"),
+    Setting("access_log", ("ARKVORY_ACCESS_LOG",), True, _flag, "one line of JSON for each request on standard output"),
+    Setting("url", ("ARKVORY_URL",), None, _text, "command line: address of the server"),
+    Setting("token", ("ARKVORY_TOKEN",), None, _text, "command line: token to use there"),
+    Setting("pg_bin", ("PG_BIN",), None, Path, "folder of PostgreSQL's programs, where the bundled ones do not run"),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `SETTINGS` says of each; sizes are bytes, times seconds."""
+
+    bind: str
+    port: int
+    data_dir: Path
+    database_url: str | None
+    database_session_url: str | None
+    database_pool_size: int
+    session_pool_size: int
+    database_wait_seconds: float
+    database_connect_seconds: float
+    database_statement_seconds: float
+    deployment: str | None
+    web_concurrency: int | None
+    public_url: str | None
+    trusted_proxies: tuple[str, ...]
+    allowed_hosts: tuple[str, ...]
+    capacity_bytes: int | None
+    disk_reserve_bytes: int
+    max_upload_bytes: int | None
+    max_uploads: int
+    max_uploads_per_key: int | None
+    place_wait_seconds: float
+    blob_grace_seconds: float
+    cleanup_seconds: float
+    upload_lease_seconds: float
+    header_seconds: float
+    idle_seconds: float
+    keepalive_seconds: float
+    graceful_seconds: float
+    max_connections: int
+    max_header_bytes: int
+    max_header_count: int
+    ownership_wait_seconds: float
+    repository_creation: str
+    admin_password: str | None
+    log_level: str
+    access_log: bool
+    url: str | None
+    token: str | None
+    pg_bin: Path | None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Read every setting; raises `SettingError` naming the variable, its value and what was expected."""
+        environment = os.environ if environment is None else environment
+        return cls(**{setting.field: _value(setting, environment) for setting in SETTINGS})
+
+    @property
+    def uploads_per_key(self) -> int:
+        """Uploads that one key (token, user or address) may have moving at once."""
+        return self.max_uploads_per_key or min(4, self.max_uploads)
+
+
+def _value(setting: Setting, environment: Mapping[str, str]) -> Any:
+    for variable in setting.variables:
+        text = environment.get(variable, "")
+        if not text:
+            continue
+        try:
+            return setting.read(text)
+        except ValueError as error:
+            shown = "its value" if "PASSWORD" in variable or "URL" in variable or "TOKEN" in variable else repr(text)
+            raise SettingError(f"{variable}: cannot use {shown}: {error} ({setting.meaning})") from None
+    return setting.default
+
+
+assert {setting.field for setting in SETTINGS} == {field.name for field in fields(Settings)}

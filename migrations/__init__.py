@@ -1,0 +1,1 @@
+"""Alembic migrations; `alembic -c setup.cfg` and `arkvory db upgrade` run them."""

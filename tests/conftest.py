@@ -1,0 +1,121 @@
+"""What tests are given: databases on one real PostgreSQL, and whole servers.
+
+    postgres       the PostgreSQL of the test run (EmbeddedPostgres)
+    database_url   a fresh, migrated database, for the test alone
+    empty_database_url   the same without tables
+    server         a whole Arkvory for the tests of one file (tests.support.server.Server)
+    make_server    makes one for this test: make_server(ARKVORY_MAX_UPLOADS="2"), make_server(embedded=True)
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.pool import NullPool
+
+from app.database import embedded, migrate
+from config.settings import Settings
+from tests.support.server import Server
+
+TEMPLATE = "arkvory_template"
+NewDatabase = Callable[[str | None], str]
+MakeServer = Callable[..., Server]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[embedded.EmbeddedPostgres]:
+    folder = Path(tempfile.mkdtemp(prefix="arkvory-tests-"))
+    # open to be passed through, so that root's PostgreSQL needs no capability
+    folder.chmod(0o711)
+    try:
+        with embedded.start(Settings.from_environment({"ARKVORY_DATA_DIR": str(folder / "data")})) as running:
+            yield running
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def execute(url: str, statement: str) -> None:
+    """Run one statement outside of any transaction."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+
+
+@pytest.fixture(scope="session")
+def new_database(postgres: embedded.EmbeddedPostgres) -> NewDatabase:
+    """Makes databases that last as long as the test run, as copies of a template (or empty, from None)."""
+    numbers = itertools.count(1)
+
+    def make(template: str | None) -> str:
+        name = f"test_{next(numbers)}"
+        execute(postgres.url, f"create database {name} template {template or 'template1'}")
+        return make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def template(postgres: embedded.EmbeddedPostgres) -> str:
+    """Name of a database with Arkvory's tables and no rows, migrated once."""
+    execute(postgres.url, f"create database {TEMPLATE}")
+    migrate.upgrade(make_url(postgres.url).set(database=TEMPLATE).render_as_string(hide_password=False))
+    return TEMPLATE
+
+
+def drop(postgres: embedded.EmbeddedPostgres, url: str) -> None:
+    execute(postgres.url, f"drop database if exists {make_url(url).database} with (force)")
+
+
+@pytest.fixture
+def database_url(postgres: embedded.EmbeddedPostgres, new_database: NewDatabase, template: str) -> Iterator[str]:
+    url = new_database(template)
+    yield url
+    drop(postgres, url)
+
+
+@pytest.fixture
+def empty_database_url(postgres: embedded.EmbeddedPostgres, new_database: NewDatabase) -> Iterator[str]:
+    url = new_database(None)
+    yield url
+    drop(postgres, url)
+
+
+@pytest.fixture(scope="module")
+def server(
+    postgres: embedded.EmbeddedPostgres, new_database: NewDatabase, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    running = Server(tmp_path_factory.mktemp("server"), {}, database_url=new_database(template))
+    try:
+        yield running.start()
+    finally:
+        running.close()
+        drop(postgres, str(running.database_url))
+
+
+@pytest.fixture
+def make_server(
+    postgres: embedded.EmbeddedPostgres, new_database: NewDatabase, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MakeServer]:
+    made: list[Server] = []
+    databases: list[str] = []
+
+    def make(*, embedded: bool = False, start: bool = True, ready: bool = True, **environment: str) -> Server:
+        """A server with these variables; `embedded`: with a PostgreSQL of its own; without `start` it is only prepared."""
+        url = environment.pop("ARKVORY_DATABASE_URL", None)
+        if url is None and not embedded:
+            url = new_database(template)
+            databases.append(url)
+        made.append(Server(tmp_path_factory.mktemp("server"), environment, database_url=url))
+        return made[-1].start(ready=ready) if start else made[-1]
+
+    yield make
+    for running in made:
+        running.close()
+    for url in databases:
+        drop(postgres, url)

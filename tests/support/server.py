@@ -1,0 +1,181 @@
+"""A whole Arkvory in a process of its own, as a person would start it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+
+ROOT = Path(__file__).parents[2]
+READY_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Server:
+    """gunicorn with its data below `folder`; `environment` is all that Arkvory's settings see. Requests go out as the administrator.
+
+    `database_url` is the database that it was given, None when it starts an embedded PostgreSQL of its own.
+    """
+
+    folder: Path
+    environment: Mapping[str, str]
+    database_url: str | None = None
+    password: str = "correct-horse-battery"
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        return self.folder / "data"
+
+    @property
+    def admin(self) -> tuple[str, str]:
+        """Name and password of the administrator."""
+        return "admin", self.password
+
+    @property
+    def pid(self) -> int:
+        """Process id of the gunicorn master."""
+        assert self.process is not None, "the server is not running"
+        return self.process.pid
+
+    def start(self, ready: bool = True) -> Server:
+        """Start it and (if `ready`) wait until it says that it is ready."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gunicorn", "-c", "config/gunicorn.py", "wsgi:app"],
+            cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL,
+            stdout=self._log_file(), stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        if ready:
+            self.wait_until_ready()
+        return self
+
+    def _environment(self) -> dict[str, str]:
+        given = {name: os.environ[name] for name in ("PATH", "HOME", "PG_BIN", "LANG") if name in os.environ}
+        own = {
+            "PORT": str(self.port),
+            "ARKVORY_BIND": "127.0.0.1",
+            "ARKVORY_DATA_DIR": str(self.data),
+            "ARKVORY_ADMIN_PASSWORD": self.password,
+            "PYTHONUNBUFFERED": "1",
+        }
+        database = {"ARKVORY_DATABASE_URL": self.database_url} if self.database_url else {}
+        return given | own | database | dict(self.environment)
+
+    def _log_file(self) -> int:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return os.open(self.folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def log(self) -> str:
+        """All that it printed, over restarts too."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def wait_until_ready(self, seconds: float = READY_SECONDS) -> None:
+        """Wait for 200 of /health/ready; fails with the log's end when it dies or takes longer."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(requests.RequestException):
+                if self.get("/health/ready", auth=None, timeout=5).status_code == 200:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"the server is not ready; its log ends with:\n{self.log()[-4000:]}")
+
+    def request(self, method: str, path: str, **options: Any) -> requests.Response:
+        """An HTTP request by `requests`, as the administrator unless `auth` says otherwise (None: nobody)."""
+        given: dict[str, Any] = {"auth": self.admin, "timeout": 60, **options}
+        with requests.Session() as session:
+            # the caller's proxies and netrc are none of the server's business
+            session.trust_env = False
+            return session.request(method, self.url + path, **given)
+
+    def get(self, path: str, **options: Any) -> requests.Response:
+        return self.request("GET", path, **options)
+
+    def head(self, path: str, **options: Any) -> requests.Response:
+        return self.request("HEAD", path, **options)
+
+    def put(self, path: str, data: Any = b"", **options: Any) -> requests.Response:
+        return self.request("PUT", path, data=data, **options)
+
+    def post(self, path: str, **options: Any) -> requests.Response:
+        return self.request("POST", path, **options)
+
+    def patch(self, path: str, **options: Any) -> requests.Response:
+        return self.request("PATCH", path, **options)
+
+    def delete(self, path: str, **options: Any) -> requests.Response:
+        return self.request("DELETE", path, **options)
+
+    def repository(self, name: str, format: str = "raw", **fields: Any) -> str:
+        """Create a hosted repository by the management API; returns its address."""
+        answer = self.post("/api/v1/repositories", json={"name": name, "format": format, "kind": "hosted"} | fields)
+        assert answer.status_code == 201, answer.text
+        return f"{self.url}/{format}/{name}"
+
+    def workers(self) -> list[int]:
+        """Process ids of the master's children."""
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def stop(self, seconds: float = STOP_SECONDS) -> int:
+        """End it as an administrator does (SIGTERM); returns the exit code, fails when it takes longer than `seconds`."""
+        assert self.process is not None
+        self.process.terminate()
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+            raise AssertionError(f"the server did not stop within {seconds:.0f} s; its log ends with:\n{self.log()[-4000:]}") from None
+
+    def kill9(self) -> None:
+        """Kill master and workers at once; an embedded PostgreSQL lives on."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_SECONDS)
+
+    def restart(self) -> Server:
+        """Stop it, unless it is dead already, and start it again with the same data and port."""
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """End it whatever its state; an embedded PostgreSQL that a kill left behind too."""
+        if self.process is not None and self.process.poll() is None:
+            try:
+                self.stop()
+            finally:
+                self.kill9()
+        if (self.data / "postgres").exists():
+            self._stop_postgres()
+
+    def _stop_postgres(self) -> None:
+        from app.database import embedded
+        from config.settings import Settings
+
+        with contextlib.suppress(embedded.CannotStart):
+            embedded.start(Settings.from_environment({"ARKVORY_DATA_DIR": str(self.data)})).leave()

@@ -1,0 +1,5 @@
+"""`gunicorn -c config/gunicorn.py wsgi:app`."""
+
+from app import create_app
+
+app = create_app()
