@@ -23,6 +23,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     from app.http import errors, health, metrics, paths
     from app.http.parts import build_parts
     from app.jobs import lifecycle
+
     #PYPI
     from app.protocols.raw import routes as raw
     from config import Settings as Configuration
@@ -37,5 +38,5 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.register_blueprint(raw.blueprint)
     #PYPI2
     getattr(api, "register", lambda app: None)(app)
-    lifecycle.attach(app, house)
+    app.extensions["arkvory.lifecycle"] = lifecycle.attach(app, house)
     return app

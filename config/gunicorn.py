@@ -97,6 +97,8 @@ def post_fork(server: Any, worker: Any) -> None:
 
 def post_worker_init(worker: Any) -> None:
     """In the worker, after it loaded the application and before the first request."""
+    # Inherited from the master: the worker looks after the embedded database, the master cannot.
+    worker.embedded_database = _embedded
     start = getattr(worker.wsgi, "arkvory_start", None)
     if start is not None:
         start(worker)

@@ -1,50 +1,64 @@
 """What tests are given: databases on one real PostgreSQL, and whole servers.
 
-    postgres       the PostgreSQL of the test run (EmbeddedPostgres)
-    database_url   a fresh, migrated database, for the test alone
+    postgres             the PostgreSQL of the test run (EmbeddedPostgres)
+    database_url         a fresh, migrated database, for the test alone
     empty_database_url   the same without tables
-    server         a whole Arkvory for the tests of one file (tests.support.server.Server)
-    make_server    makes one for this test: make_server(ARKVORY_MAX_UPLOADS="2"), make_server(embedded=True)
+    private_postgres     a PostgreSQL that the test may stop and kill (tests.support.database)
+    server               a whole Arkvory for the tests of one file (tests.support.server.Server)
+    make_server          makes one for this test: make_server(ARKVORY_MAX_UPLOADS="2"), make_server(embedded=True)
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
-from sqlalchemy import create_engine, make_url, text
-from sqlalchemy.pool import NullPool
+from sqlalchemy import make_url
 
 from app.database import embedded, migrate
-from config.settings import Settings
+from tests.support.database import execute, start, take_down
 from tests.support.server import Server
 
 TEMPLATE = "arkvory_template"
 NewDatabase = Callable[[str | None], str]
 MakeServer = Callable[..., Server]
 
+hypothesis.settings.register_profile("arkvory", deadline=None)
+hypothesis.settings.load_profile("arkvory")
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[embedded.EmbeddedPostgres]:
+
+@contextlib.contextmanager
+def postgres_of_its_own() -> Iterator[embedded.EmbeddedPostgres]:
     folder = Path(tempfile.mkdtemp(prefix="arkvory-tests-"))
     # open to be passed through, so that root's PostgreSQL needs no capability
     folder.chmod(0o711)
     try:
-        with embedded.start(Settings.from_environment({"ARKVORY_DATA_DIR": str(folder / "data")})) as running:
-            yield running
+        running = start(folder / "data")
+        yield running
+        running.leave()
+        # whoever brought it back in a test holds a share of it
+        if running.pid is not None:
+            take_down(running)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def execute(url: str, statement: str) -> None:
-    """Run one statement outside of any transaction."""
-    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-    with engine.connect() as connection:
-        connection.execute(text(statement))
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[embedded.EmbeddedPostgres]:
+    with postgres_of_its_own() as running:
+        yield running
+
+
+@pytest.fixture
+def private_postgres() -> Iterator[embedded.EmbeddedPostgres]:
+    with postgres_of_its_own() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

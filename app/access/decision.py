@@ -131,6 +131,11 @@ class Access:
             return Grant(whole=True)
         return _read_grants(connection, snapshot.id, caller)[0][permission]
 
+    def require_whole(self, connection: Connection, caller: Caller, snapshot: Snapshot, permission: str) -> None:
+        """The permission for the whole repository, not below some path only. Raises as `require_now`."""
+        if not self.grant_now(connection, caller, snapshot, permission).whole:
+            raise Forbidden(f"this needs {permission} permission for the whole repository {snapshot.name!r}")
+
     def _grant(self, caller: Caller, snapshot: Snapshot, permission: str) -> Grant:
         epochs = self._cache.effective(snapshot.id, snapshot.epochs)
         key = keys.for_grant(snapshot.id, epochs, caller.user_id, caller.revision, permission)

@@ -88,7 +88,7 @@ class Rules:
 
     def _managed(self, connection: Connection, caller: Caller, repository: str) -> Snapshot:
         snapshot = find_repository(connection, caller, repository)
-        self._access.require_now(connection, caller, snapshot, MANAGE, None)
+        self._access.require_whole(connection, caller, snapshot, MANAGE)
         return snapshot
 
     def _still_managed(self, connection: Connection, caller: Caller, repository: str, repository_id: int) -> Snapshot:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, text
 from app.access.authority import Authority, has_full_scope
 from app.access.decision import PERMISSIONS
 from app.access.identity import Caller, Identities, Identity, new_token, token_digest
+from app.access.visibility import KNOWN, subject
 from app.cache.changes import Transaction, Transactions
 from app.database.engines import Database
 from app.database.locks import Step
@@ -59,12 +60,10 @@ class Tokens:
         _check(wanted)
         with self._transactions.begin() as transaction:
             connection = transaction.connection
+            # Under the lock of the owner's row no revocation can come between the look at the maker and the new row.
+            _lock_owner(transaction, self._owner(connection, caller))
             identity = self._owner(connection, caller)
-            repositories = None if wanted.repositories is None else _ids(connection, wanted.repositories)
-            transaction.order.reach(Step.PEOPLE)
-            # A user who is being deleted: the row that this waits for is gone then.
-            if connection.execute(text("select 1 from arkvory_users where id = :id for key share"), {"id": identity.user_id}).first() is None:
-                raise NotFound("the account is gone")
+            repositories = None if wanted.repositories is None else _ids(connection, identity, wanted.repositories)
             secret = new_token()
             made = _insert(connection, identity, wanted, repositories, secret)
             _check_within(identity, wanted.permissions, repositories, made)
@@ -139,12 +138,20 @@ def _check_within(identity: Identity, permissions: Sequence[str], repositories: 
         raise Forbidden("this token expires earlier than the one that it is to make")
 
 
-def _ids(connection: Connection, names: Sequence[str]) -> Sequence[int]:
-    """Of repositories that exist. A name tells nothing here: what a token's owner may do there is decided at each use."""
-    found = dict(
+def _lock_owner(transaction: Transaction, identity: Identity) -> None:
+    transaction.order.reach(Step.PEOPLE)
+    transaction.connection.execute(text("select 1 from arkvory_users where id = :id for no key update"), {"id": identity.user_id})
+
+
+def _ids(connection: Connection, identity: Identity, names: Sequence[str]) -> Sequence[int]:
+    """Of repositories that the owner may know of; what they may do there is decided at each use of the token."""
+    found: dict[str, int] = dict(
         connection.execute(
-            text("select name, id from arkvory_repositories where tenant = 'default' and deleted_at is null and name = any(:names)"),
-            {"names": list(names)},
+            text(
+                "select r.name, r.id from arkvory_repositories r where r.tenant = 'default' and r.deleted_at is null "
+                f"and r.name = any(:names) and {KNOWN}"
+            ),
+            {"names": list(names), **subject(identity)},
         ).tuples()
     )
     missing = sorted(set(names) - set(found))

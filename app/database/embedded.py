@@ -122,7 +122,7 @@ class EmbeddedPostgres:
     keeps the server in use by the children too, whose `leave()` does nothing.
     """
 
-    url: str
+    url: str = field(repr=False)
     version: str
     data: Path
     _users: int

@@ -6,12 +6,13 @@ import json
 import os
 import re
 import secrets
+import select
 import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote_plus
 
-from gevent import get_hub
+from gevent import get_hub, monkey
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET_NAME = re.compile(r"token|passw|secret|signature|api.?key", re.IGNORECASE)
@@ -57,6 +58,9 @@ class AccessLog:
 
     def __init__(self, fd: int = 1) -> None:
         self._fd = fd
+        # The loop's own code cannot wait, and a pipe takes this much without blocking once it says so.
+        self._writable = monkey.get_original("select", "poll")()
+        self._writable.register(fd, select.POLLOUT)
         self._waiting: list[bytes] = []
         self._size = 0
         self._scheduled = False
@@ -75,17 +79,19 @@ class AccessLog:
             get_hub().loop.run_callback(self.flush)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write what waits, as far as the reader takes it now."""
         self._scheduled = False
         data = b"".join(self._waiting)
         self._waiting, self._size = [], 0
         try:
-            while data:
-                data = data[os.write(self._fd, data):]
+            while data and self._writable.poll(0):
+                data = data[os.write(self._fd, data[:select.PIPE_BUF]):]
         except BlockingIOError:
-            self._keep(data)
-        except OSError:
             pass
+        except OSError:
+            return
+        if data:
+            self._keep(data)
 
     def _keep(self, data: bytes) -> None:
         self._waiting, self._size, self._scheduled = [data], len(data), True

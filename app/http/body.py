@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
+
+import gevent
 
 from app.errors import BodyCutShort, Invalid
 from app.http.connection import MIB, ClientGone, Connection
@@ -85,16 +87,12 @@ class Body(io.RawIOBase):
                 size -= len(piece)
 
     def drain(self, most: int, seconds: float) -> bool:
-        """Read and forget a small rest; whether the end was reached within `most` bytes and about `seconds`."""
+        """Read and forget a small rest; whether the end was reached within `most` bytes and `seconds`."""
         if self.broken or self._continue:
             return self.finished
-        deadline = time.monotonic() + seconds
-        self._connection.idle_seconds = min(self._connection.idle_seconds, seconds)
-        try:
-            while most > 0 and not self.finished and time.monotonic() < deadline:
+        with contextlib.suppress(BodyCutShort, Invalid), gevent.Timeout(seconds, False):
+            while most > 0 and not self.finished:
                 most -= len(self.read(min(most, _DRAIN_PIECE)))
-        except (BodyCutShort, Invalid):
-            return False
         return self.finished
 
     def _some(self, view: memoryview) -> int:

@@ -42,14 +42,18 @@ class Clock:
 
 
 class Exchange:
-    """Runs the application for one request. `code`, `sent` (bytes of body) and `keep_alive` are for whoever goes on with the connection."""
+    """Runs the application for one request; `is_last` says, when the answer begins, whether the server wants the connection closed.
 
-    def __init__(self, connection: Connection, head: Head, environ: dict[str, Any], body: Body, last: bool) -> None:
+    `code`, `sent` (bytes of body) and `keep_alive` are for whoever goes on with the connection.
+    """
+
+    def __init__(self, connection: Connection, head: Head, environ: dict[str, Any], body: Body, is_last: Callable[[], bool]) -> None:
         self.connection = connection
         self.head = head
         self.environ = environ
         self.body = body
-        self.keep_alive = head.keep_alive and not last
+        self.keep_alive = head.keep_alive
+        self._is_last = is_last
         self.code = 0
         self.head_sent = False
         self.head_bytes = 0
@@ -214,5 +218,5 @@ class Exchange:
     def _decide_about_connection(self) -> None:
         """Keep it unless a rest of the body is in the way that nobody wants to wait for."""
         body = self.body
-        if body.broken or body.awaited or (not body.finished and (body.unread is None or body.unread > SMALL)):
+        if self._is_last() or body.broken or body.awaited or (not body.finished and (body.unread is None or body.unread > SMALL)):
             self.keep_alive = False

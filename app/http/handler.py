@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,9 @@ class Handler:
         self._connection = Connection(socket, server.settings.idle_seconds)
         self._began = 0.0
         self._at = 0.0
-        socket.setsockopt(gevent_sockets.IPPROTO_TCP, gevent_sockets.TCP_NODELAY, 1)
+        # A client that has left already makes this fail; reading will tell.
+        with contextlib.suppress(OSError):
+            socket.setsockopt(gevent_sockets.IPPROTO_TCP, gevent_sockets.TCP_NODELAY, 1)
 
     def handle(self) -> None:
         """Returns when the connection is to be closed; the caller closes the socket."""
@@ -51,7 +54,6 @@ class Handler:
 
     def _one_request(self, patience: float) -> bool:
         """Whether another one may follow."""
-        self._connection.idle_seconds = self._settings.idle_seconds
         try:
             data = self._read_head(patience)
             if data is None:
@@ -126,7 +128,7 @@ class Handler:
         body = body_of(self._connection, head)
         environ = self._environ(head)
         environ["wsgi.input"] = body
-        exchange = Exchange(self._connection, head, environ, body, last=self._server.stopping)
+        exchange = Exchange(self._connection, head, environ, body, self._server.wants_places)
         outcome = self._run(exchange)
         self._log(environ["arkvory.request_id"], environ["arkvory.client"], head, exchange.code or None, exchange.sent,
                   {**environ["arkvory.log"], **outcome})

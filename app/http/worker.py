@@ -39,10 +39,14 @@ class Server(pywsgi.WSGIServer):  # type: ignore[misc]  # gevent has no types
         super().__init__(listener, handler_class=Handler, **arguments)
 
     def handle(self, sock: Any, address: Any) -> None:
-        """Serve one connection; to keep room for new ones, the last free place costs the longest idle one its own."""
+        """Serve one connection. Whoever takes the last free place costs the longest idle one its own, so that the next finds room."""
         if self.pool.full() and self.idle:
             next(iter(self.idle)).stop_waiting()
         Handler(sock, address, self).handle()
+
+    def wants_places(self) -> bool:
+        """Whether connections should not be kept after their present request."""
+        return self.stopping or self.pool.full()
 
     def refuse_new(self) -> None:
         """Stop listening, wake the idle connections and let those at work finish."""

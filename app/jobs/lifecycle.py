@@ -14,21 +14,36 @@ import time
 from typing import Any
 
 import gevent
-from flask import Flask
 from sqlalchemy import text
 
 from app.cluster import localserver
-from app.database import migrate
+from app.database import embedded, migrate
+from app.database.embedded import EmbeddedPostgres
 from app.errors import ArkvoryError, NotOwner
 from app.http.parts import Parts
 from app.jobs.periodic import PeriodicJobs
+from config import Settings
 
 log = logging.getLogger(__name__)
 
 # gunicorn's exit code for a worker that cannot start: the master stops instead of trying for ever.
 CANNOT_START = 3
 DATABASE_WAIT_SECONDS = 60.0
+REVIVE_SECONDS = 1.0
 ADMINISTRATOR = "admin"
+
+
+class Reviver:
+    """Starts the embedded PostgreSQL again when it died under the running server (killed, out of memory)."""
+
+    def __init__(self, settings: Settings, running: EmbeddedPostgres) -> None:
+        self._settings = settings
+        self._running = running
+
+    def __call__(self) -> None:
+        if self._running.pid is None:
+            log.error("the embedded PostgreSQL is gone; starting it again")
+            self._running = embedded.start(self._settings)
 
 
 class Lifecycle:
@@ -43,6 +58,9 @@ class Lifecycle:
     def start(self, worker: Any = None) -> None:
         """Everything before the first request. Ends the process, saying why, when it must not serve."""
         self._worker = worker
+        embedded_database = getattr(worker, "embedded_database", None)
+        if embedded_database is not None:
+            self._jobs.add(REVIVE_SECONDS, Reviver(self._house.settings, embedded_database))
         logging.basicConfig(level=self._house.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
             self._wait_for_database()
@@ -152,13 +170,13 @@ _WELCOME = """
 """
 
 
-def attach(app: Flask, house: Parts) -> None:
-    """Give gunicorn's configuration its seams (config/gunicorn.py)."""
+def attach(app: object, house: Parts) -> Lifecycle:
+    """Give gunicorn's configuration its seams (config/gunicorn.py) on the WSGI application."""
     lifecycle = Lifecycle(house)
-    app.extensions["arkvory.lifecycle"] = lifecycle
     for name, call in (
         ("arkvory_start", lifecycle.start),
         ("arkvory_stopping", lifecycle.stopping),
         ("arkvory_stop", lifecycle.stop),
     ):
         setattr(app, name, call)
+    return lifecycle

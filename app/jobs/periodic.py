@@ -21,12 +21,16 @@ class PeriodicJobs:
 
     def __init__(self, house: Parts) -> None:
         settings = house.settings
-        self._jobs: tuple[tuple[float, Callable[[], None]], ...] = (
+        self._jobs: list[tuple[float, Callable[[], None]]] = [
             (DOUBT_SECONDS, house.transactions.settle_doubts),
             (settings.upload_lease_seconds / 4, house.admission.renew_leases),
             (settings.cleanup_seconds, lambda: run_quietly(house.cleanup)),
-        )
+        ]
         self._greenlets: list[gevent.Greenlet] = []
+
+    def add(self, seconds: float, job: Callable[[], None]) -> None:
+        """One more, before `start`."""
+        self._jobs.append((seconds, job))
 
     def start(self) -> None:
         self._greenlets = [gevent.spawn(_every, seconds, job) for seconds, job in self._jobs]

@@ -27,7 +27,7 @@ FORMATS: Mapping[str, Format] = {
     each.name: each
     for each in (
         Format("raw", write_policy="replace"),
-        Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc")),
+        Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),
     )
 }
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
@@ -361,6 +362,10 @@ _ARTIFACT_UPSERT = text(
 )
 
 
+# The escape of a NUL, and not an escaped backslash before `u0000`.
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+
+
 def _json(value: Mapping[str, Any]) -> str:
-    # PostgreSQL keeps no NUL in text, and a lone surrogate is not UTF-8.
-    return json.dumps(value).replace("\\u0000", "")
+    # PostgreSQL keeps no NUL in text.
+    return _NUL.sub(r"\1", json.dumps(value))

@@ -260,7 +260,8 @@ _NUMBERS = (
 )
 _NUMBERS_FROM = "from arkvory_repositories r cross join arkvory_installation i left join arkvory_users u on u.id = :user"
 _GATE_QUERY = text(
-    f"select {_NUMBERS}, a.content_type, a.metadata, a.created_at, a.updated_at, "
+    # `details` are for documents; gates are kept by the thousand.
+    f"select {_NUMBERS}, a.content_type, a.metadata - 'details' as metadata, a.created_at, a.updated_at, "
     f"b.id as blob_id, b.digest, b.size, b.checksums {_NUMBERS_FROM} "
     "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
     "where r.id = :id and r.deleted_at is null"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 
+import gevent
 import pytest
 
-from app.http.accesslog import loggable_path, request_ids
+from app.http.accesslog import AccessLog, loggable_path, request_ids
 from tests.http.edge import Edge, until
 
 
@@ -88,6 +90,23 @@ def test_the_log_counts_the_bytes_of_a_file_and_of_a_head(edge: Edge) -> None:
 ])
 def test_a_logged_path_is_raw_and_has_no_secrets(target: str, logged: str) -> None:
     assert loggable_path(target) == logged
+
+
+def test_a_reader_of_the_log_that_does_not_keep_up_stops_nobody() -> None:
+    reader, writer = os.pipe()
+    log = AccessLog(writer)
+    for number in range(3000):
+        log.write({"number": number, "filler": "x" * 50}, 1.5)
+    log.flush()
+    seen = b""
+    while seen.count(b"\n") < 3000:
+        seen += os.read(reader, 65536)
+        gevent.sleep(0.06)
+    lines = [json.loads(line) for line in seen.splitlines()]
+    assert [line["number"] for line in lines] == list(range(3000))
+    assert lines[0]["time"] == "1970-01-01T00:00:01.500Z"
+    os.close(reader)
+    os.close(writer)
 
 
 def test_a_mistake_of_the_application_is_500_with_its_request_id_in_the_error_log(edge: Edge) -> None:

@@ -54,7 +54,3 @@ def test_a_signal_for_more_processes_is_ignored(make_edge: Any) -> None:
     time.sleep(0.5)
     assert len(psutil.Process(server.process.pid).children()) == 1
 
-
-def test_an_ipv6_address_is_bound_with_brackets(make_edge: Any) -> None:
-    with pytest.raises(AssertionError):
-        make_edge(ARKVORY_BIND="not an address")

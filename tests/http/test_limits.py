@@ -80,8 +80,16 @@ def test_a_client_that_keeps_sending_after_a_refusal_is_not_heard_for_ever(edge:
     assert heard.startswith(b"HTTP/1.1 413 ")
 
 
+def test_a_small_unread_body_that_drips_is_not_waited_for_long(edge: Edge) -> None:
+    with edge.wire() as wire:
+        wire.request("PUT", "/refuse/401", "Content-Length: 60000")
+        heard = drip(wire, b"x", 0.2, most=25.0)
+    assert heard.startswith(b"HTTP/1.1 401 ")
+
+
 def test_the_number_of_connections_is_limited_and_idle_ones_make_room(make_edge: Any) -> None:
     server = make_edge(ARKVORY_MAX_CONNECTIONS="8")
+    until(lambda: len(server.worker.net_connections()) == 1)
     with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(server.wire()) for _ in range(7)]
         for wire in wires:

@@ -38,7 +38,7 @@ class Server:
 
     folder: Path
     environment: Mapping[str, str]
-    database_url: str | None = None
+    database_url: str | None = field(default=None, repr=False)
     password: str = "correct-horse-battery"
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None

@@ -74,8 +74,21 @@ _PIECE = MIB
 _LOCAL_HEADER = 30
 _WHEEL_FILE_BYTES = 64 * KIB
 _BROKEN = (
-    zipfile.BadZipFile, zipfile.LargeZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError,
-    NotImplementedError, RuntimeError, UnicodeError, OverflowError, IndexError, KeyError, ValueError, struct.error,
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    UnicodeError,
+    OverflowError,
+    IndexError,
+    KeyError,
+    ValueError,
+    struct.error,
 )
 
 
@@ -372,7 +385,9 @@ def main(arguments: list[str]) -> int:
     try:
         found = read(Path(path), kind, LARGE)  # type: ignore[arg-type]  # one of the three, as the caller is ours
         document: dict[str, Any] = {
-            "folder": found.folder, "metadata": base64.b64encode(found.metadata).decode(), "fields": found.fields,
+            "folder": found.folder,
+            "metadata": base64.b64encode(found.metadata).decode(),
+            "fields": found.fields,
         }
     except Unreadable as error:
         document = {"unreadable": str(error)}

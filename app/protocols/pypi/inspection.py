@@ -3,7 +3,9 @@
 `inspect` is called from a request's greenlet, once the bytes are complete in their temporary file and before
 anything is published. Small archives are read in the thread that `in_pool` provides, large ones in a child
 process under limits of time and memory, so that neither a long archive nor a hostile one holds up the loop.
-(The child is started from the greenlet: gevent's subprocesses cannot be used inside its thread pool.)
+
+`in_pool` calls what it is given in another thread: `gevent.get_hub().threadpool.apply`. The child is started
+from the greenlet, since gevent's subprocesses cannot be used inside its thread pool.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _ZIP64_LOCATOR = b"PK\x06\x07"
 
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
 
-Pool = Callable[[Callable[[], Contents]], Contents]
+Outcome = Contents | Unreadable
+Pool = Callable[[Callable[[], Outcome]], Outcome]
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Inspected:
         return self.distribution.filetype is FileType.WHEEL
 
 
-def _at_once(work: Callable[[], Contents]) -> Contents:
+def _at_once(work: Callable[[], Outcome]) -> Outcome:
     return work()
 
 
@@ -113,12 +116,22 @@ def _check_folder(distribution: Distribution, folder: str) -> None:
 
 
 def _contents(path: Path, kind: Kind, in_pool: Pool) -> Contents:
-    if is_small(path, kind):
-        try:
-            return in_pool(lambda: archives.read(path, kind, SMALL))
-        except TooMuch:
-            pass
-    return _in_child(path, kind)
+    if not is_small(path, kind):
+        return _in_child(path, kind)
+    outcome = in_pool(lambda: _outcome(path, kind))
+    if isinstance(outcome, TooMuch):
+        return _in_child(path, kind)
+    if isinstance(outcome, Unreadable):
+        raise outcome
+    return outcome
+
+
+def _outcome(path: Path, kind: Kind) -> Outcome:
+    """A refusal comes back as a value: gevent's pool prints the trace of everything that is raised in it."""
+    try:
+        return archives.read(path, kind, SMALL)
+    except Unreadable as error:
+        return error
 
 
 def is_small(path: Path, kind: Kind) -> bool:
@@ -155,8 +168,14 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:
         return subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            cwd="/", env=environment, timeout=CHILD_SECONDS, check=False,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env=environment,
+            timeout=CHILD_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise Unavailable("the file could not be looked into in time, please send it again", retry_after=60) from None

@@ -86,8 +86,11 @@ def normalised(name: str) -> NormalizedName:
     try:
         return canonicalize_name(name, validate=True)
     except InvalidName:
-        raise Invalid(f"{shown(name)} is not a name for a project: letters, digits, '.', '-' and '_' may stand "
-                      "in it, and it begins and ends with a letter or digit", "name") from None
+        raise Invalid(
+            f"{shown(name)} is not a name for a project: letters, digits, '.', '-' and '_' may stand "
+            "in it, and it begins and ends with a letter or digit",
+            "name",
+        ) from None
 
 
 def is_normalised(name: str) -> bool:
@@ -144,11 +147,11 @@ def python_tag(filename: str) -> str:
 def check_against(distribution: Distribution, source: str, name: str, version: str) -> None:
     """`Invalid` unless the name and version that `source` gives are those of the file's name (PEP 503 and 440)."""
     if normalised(name) != distribution.project:
-        raise Invalid(f"{source} names the project {shown(name)}, but {distribution.filename} belongs to "
-                      f"'{distribution.project}'", "name")
+        raise Invalid(f"{source} names the project {shown(name)}, but {distribution.filename} belongs to '{distribution.project}'", "name")
     if version_of(version) != distribution.version:
-        raise Invalid(f"{source} gives the version {shown(version)}, but {distribution.filename} is version "
-                      f"'{distribution.version}'", "version")
+        raise Invalid(
+            f"{source} gives the version {shown(version)}, but {distribution.filename} is version '{distribution.version}'", "version"
+        )
 
 
 def companion_of(path: str) -> tuple[str, Companion | None]:

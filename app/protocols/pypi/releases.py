@@ -17,8 +17,17 @@ from app.protocols.pypi.names import FileType, file_reference, python_tag
 
 # Fields of the core metadata that are one text each, and those that are lists, under the names of PyPI's document.
 _TEXTS = (
-    "author", "author_email", "description_content_type", "download_url", "home_page", "license",
-    "license_expression", "maintainer", "maintainer_email", "requires_python", "summary",
+    "author",
+    "author_email",
+    "description_content_type",
+    "download_url",
+    "home_page",
+    "license",
+    "license_expression",
+    "maintainer",
+    "maintainer_email",
+    "requires_python",
+    "summary",
 )
 _LISTS = ("dynamic", "license_files", "provides_extra", "requires_dist")
 
@@ -37,11 +46,17 @@ def project_document(name: str, project: str, files: Iterable[ProjectFile], base
 
 def release_document(name: str, project: str, version: str, files: Iterable[ProjectFile], base: str) -> bytes | None:
     """The same of one release, without `releases`; None when no file has this version (PEP 440 equality)."""
+    chosen = find_release(files, version)
+    return dump(_document(name, project, chosen[0].version, chosen, base)) if chosen else None
+
+
+def find_release(files: Iterable[ProjectFile], version: str | None) -> list[ProjectFile]:
+    """The files of a version in any spelling (PEP 440 equality), in order; of the newest release for None; empty when there is none."""
+    groups = by_version(in_order(files))
+    if version is None:
+        return groups[latest_version(groups)] if groups else []
     wanted = parsed_version(version)
-    for known, group in by_version(in_order(files)).items():
-        if parsed_version(known) == wanted:
-            return dump(_document(name, project, known, group, base))
-    return None
+    return next((group for known, group in groups.items() if parsed_version(known) == wanted), [])
 
 
 def latest_version(releases: Mapping[str, Sequence[ProjectFile]]) -> str:

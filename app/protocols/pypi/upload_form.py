@@ -24,7 +24,13 @@ MOST_SIGNATURE_BYTES = 64 * 1024
 _DIGESTS = {"sha256": ("sha256_digest", 64), "blake2b_256": ("blake2_256_digest", 64), "md5": ("md5_digest", 32)}
 
 _NOT_METADATA = {
-    ":action", "protocol_version", "filetype", "pyversion", "comment", "attestations", *(name for name, _ in _DIGESTS.values()),
+    ":action",
+    "protocol_version",
+    "filetype",
+    "pyversion",
+    "comment",
+    "attestations",
+    *(name for name, _ in _DIGESTS.values()),
 }
 
 # As old clients say that there is none.

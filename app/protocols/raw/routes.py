@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 
-from flask import Blueprint, Response, redirect, request
+from flask import Blueprint, Response, request
 
 from app.errors import InvalidPath
 from app.http.bodies import body_reader, body_size
@@ -12,7 +12,7 @@ from app.http.identity import caller, log_fact
 from app.http.negotiation import prefers_json
 from app.http.parts import parts
 from app.http.paths import encode_path
-from app.http.responses import document_response, etags_of, file_response
+from app.http.responses import content_disposition, document_response, etags_of, file_response
 from app.protocols.raw.digests import announced, digest_headers
 from app.protocols.raw.listing import FolderListing
 from app.repository.publishing import Conditions, NewFile, Published, Target
@@ -29,7 +29,7 @@ _UNTOLD = {"", "application/x-www-form-urlencoded"}
 
 @blueprint.get("/<segment:repository>")
 def to_root(repository: str) -> Response:
-    return redirect(f"{encode_path(repository)}/", 308)
+    return Response(status=308, headers={"Location": f"{encode_path(repository)}/"})
 
 
 @blueprint.get("/<segment:repository>/", defaults={"path": ""})
@@ -108,6 +108,4 @@ def _stored(published: Published) -> Response:
 
 
 def _disposition(found: Found) -> dict[str, str]:
-    from app.http.responses import content_disposition
-
     return {"Content-Disposition": content_disposition(found.gate.path.rsplit("/", 1)[-1], "inline")}

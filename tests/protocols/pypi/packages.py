@@ -24,7 +24,12 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-n
 def wheel_members(name: str, version: str, *lines: str) -> dict[str, bytes]:
     """The members of a minimal wheel."""
     folder = f"{name}-{version}.dist-info"
-    return {f"{name}/__init__.py": b"x = 1\n", f"{folder}/METADATA": core_metadata(name, version, *lines), f"{folder}/WHEEL": WHEEL, f"{folder}/RECORD": b""}
+    return {
+        f"{name}/__init__.py": b"x = 1\n",
+        f"{folder}/METADATA": core_metadata(name, version, *lines),
+        f"{folder}/WHEEL": WHEEL,
+        f"{folder}/RECORD": b"",
+    }
 
 
 def zip_of(members: Mapping[str, bytes] | Iterable[tuple[str, bytes]], compression: int = zipfile.ZIP_DEFLATED) -> bytes:

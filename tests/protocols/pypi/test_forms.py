@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import time
@@ -18,7 +19,21 @@ from tests.protocols.pypi.packages import BOUNDARY, CONTENT_TYPE, form_of
 
 # Pieces of content that look like what ends a part.
 TRICKY = st.lists(
-    st.sampled_from([b"\r", b"\n", b"\r\n", b"-", b"--", BOUNDARY.encode(), f"--{BOUNDARY}".encode(), f"\r\n--{BOUNDARY[:-1]}".encode(), b"x", b"\0\xff"]), max_size=8
+    st.sampled_from(
+        [
+            b"\r",
+            b"\n",
+            b"\r\n",
+            b"-",
+            b"--",
+            BOUNDARY.encode(),
+            f"--{BOUNDARY}".encode(),
+            f"\r\n--{BOUNDARY[:-1]}".encode(),
+            b"x",
+            b"\0\xff",
+        ]
+    ),
+    max_size=8,
 ).map(b"".join)
 # A real client picks a boundary that is not in the content.
 CONTENT = TRICKY.filter(lambda data: f"\n--{BOUNDARY}".encode() not in b"\n" + data.replace(b"\r", b"\n"))
@@ -38,19 +53,23 @@ class InPieces:
         return piece
 
 
-def read(stream: Readable, content_type: str = CONTENT_TYPE, limits: Limits = Limits()) -> tuple[dict[str, list[str]], dict[str, tuple[str, bytes]]]:
+def read(
+    stream: Readable, content_type: str = CONTENT_TYPE, limits: Limits | None = None
+) -> tuple[dict[str, list[str]], dict[str, tuple[str, bytes]]]:
     """Fields, and files with their names."""
     files: dict[str, tuple[str, bytes]] = {}
 
     def receive(part: FilePart) -> None:
         files[part.name] = (part.filename, part.read())
 
-    return read_form(stream, content_type, receive, limits).fields, files
+    return read_form(stream, content_type, receive, limits or Limits()).fields, files
 
 
 @given(CONTENT, CONTENT, st.lists(st.integers(1, 40), min_size=1, max_size=6), st.booleans(), st.sampled_from(["", " ", "\t  "]))
 @settings(max_examples=400)
-def test_a_form_means_the_same_however_it_is_cut_and_ordered(content: bytes, signature: bytes, lengths: list[int], content_first: bool, padding: str) -> None:
+def test_a_form_means_the_same_however_it_is_cut_and_ordered(
+    content: bytes, signature: bytes, lengths: list[int], content_first: bool, padding: str
+) -> None:
     files = [("content", "foo-1.0.tar.gz", content), ("gpg_signature", "foo-1.0.tar.gz.asc", signature)]
     fields = [(":action", None, b"file_upload"), ("classifiers", None, b"A"), ("classifiers", None, "ü\r\n--\r\n".encode())]
     body = form_of([*files, *fields] if content_first else [*fields, *files], padding)
@@ -70,7 +89,14 @@ def test_a_form_that_ends_early_is_never_taken_for_whole(length: int) -> None:
 
 
 def by_twine() -> tuple[bytes, str]:
-    encoder = MultipartEncoder([("name", "foo"), ("requires_dist", "a"), ("requires_dist", "b"), ("content", ("foo-1.0.tar.gz", io.BytesIO(b"bytes"), "application/octet-stream"))])
+    encoder = MultipartEncoder(
+        [
+            ("name", "foo"),
+            ("requires_dist", "a"),
+            ("requires_dist", "b"),
+            ("content", ("foo-1.0.tar.gz", io.BytesIO(b"bytes"), "application/octet-stream")),
+        ]
+    )
     return encoder.read(), encoder.content_type
 
 
@@ -113,14 +139,23 @@ def test_what_the_receiver_raises_ends_the_reading() -> None:
     def refuse(part: FilePart) -> None:
         raise Invalid("no")
 
-    with pytest.raises(Invalid, match="^no$"):
+    with pytest.raises(Invalid, match=r"^no$"):
         read_form(io.BytesIO(form_of([("content", "x", b"a")])), CONTENT_TYPE, refuse)
 
 
 @pytest.mark.parametrize(
     "content_type",
-    [None, "", "text/plain", "multipart/form-data", "multipart/form-data; boundary=", "multipart/mixed; boundary=x", f"multipart/form-data; boundary={'x' * 71}",
-     "multipart/form-data; boundary=\"a\0b\"", "multipart/form-data; boundary*=utf-8''%FC"],
+    [
+        None,
+        "",
+        "text/plain",
+        "multipart/form-data",
+        "multipart/form-data; boundary=",
+        "multipart/mixed; boundary=x",
+        f"multipart/form-data; boundary={'x' * 71}",
+        'multipart/form-data; boundary="a\0b"',
+        "multipart/form-data; boundary*=utf-8''%FC",
+    ],
 )
 def test_what_is_no_form_is_refused(content_type: str | None) -> None:
     with pytest.raises(Invalid):
@@ -134,8 +169,8 @@ def test_what_is_no_form_is_refused(content_type: str | None) -> None:
         (f"--{BOUNDARY}\r\n".encode() + b"X: " + b"y" * 100_000, "longer than"),
         (f"--{BOUNDARY}\r\nX: y\r\n\r\nz\r\n--{BOUNDARY}--\r\n".encode(), "not a proper"),
         (f"--{BOUNDARY}\r\nContent-Disposition: form-data\r\n\r\nz\r\n--{BOUNDARY}--\r\n".encode(), "no name"),
-        (f"--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"a\xff\"\r\n\r\nz\r\n--{BOUNDARY}--\r\n".encode("latin-1"), "not a proper"),
-        (f"--{BOUNDARY}\r\nContent-Disposition: form-data; name=a\r\nContent-Transfer-Encoding: base64\r\n\r\nz\r\n--{BOUNDARY}--\r\n".encode(), "RFC 7578"),
+        (f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="a\xff"\r\n\r\nz\r\n--{BOUNDARY}--\r\n'.encode("latin-1"), "not a proper"),
+        (form_of([("a", None, b"z")]).replace(b"\r\n\r\n", b"\r\nContent-Transfer-Encoding: base64\r\n\r\n"), "RFC 7578"),
         (form_of([("name", None, b"\xff\xfe")]), "not UTF-8"),
         (form_of([("description", None, b"x" * 3000)]), "larger than"),
         (form_of([("description", None, b"x" * 900)] * 9), "larger than"),
@@ -153,10 +188,8 @@ def test_a_hostile_form_is_refused_with_the_reason(body: bytes, words: str) -> N
 def test_random_bytes_are_invalid_and_nothing_worse(noise: bytes) -> None:
     body = form_of([("name", None, b"foo"), ("content", "x", b"yz")])
     for spoilt in (noise, body[:60] + noise + body[60:], body[:20] + noise):
-        try:
+        with contextlib.suppress(Invalid):
             read(io.BytesIO(spoilt))
-        except Invalid:
-            pass
 
 
 class Large:
@@ -170,7 +203,11 @@ class Large:
         return next(self._pieces, b"")
 
 
-@pytest.mark.parametrize("block", [hashlib.sha512(b"x").digest() * 1024, f"\r\n--{BOUNDARY[:-1]}_".encode() * 2048, b"-" * 65536], ids=["noise", "near", "dashes"])
+@pytest.mark.parametrize(
+    "block",
+    [hashlib.sha512(b"x").digest() * 1024, f"\r\n--{BOUNDARY[:-1]}_".encode() * 2048, b"-" * 65536],
+    ids=["noise", "near", "dashes"],
+)
 def test_a_large_file_is_read_in_flat_memory_and_fast(block: bytes) -> None:
     size = 0
 
@@ -197,7 +234,11 @@ def test_boundaries_that_are_never_finished_are_content_and_do_not_fill_the_memo
     tracemalloc.start()
     try:
         sizes: list[int] = []
-        read_form(InPieces(form_of([("content", "x", content)]), [len(unfinished)]), CONTENT_TYPE, lambda part: sizes.extend(map(len, part.pieces())))
+        read_form(
+            InPieces(form_of([("content", "x", content)]), [len(unfinished)]),
+            CONTENT_TYPE,
+            lambda part: sizes.extend(map(len, part.pieces())),
+        )
         assert tracemalloc.get_traced_memory()[1] < 1024 * 1024
     finally:
         tracemalloc.stop()

@@ -21,7 +21,10 @@ from app.protocols.pypi.names import (
 )
 
 PROJECTS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?", fullmatch=True)
-VERSIONS = st.from_regex(r"([1-9]!)?[0-9]{1,3}(\.[0-9]{1,3}){0,3}((a|b|rc)[0-9]{1,2})?(\.post[0-9])?(\.dev[0-9])?(\+[a-z0-9]{1,5}(\.[a-z0-9]{1,4})?)?", fullmatch=True)
+VERSIONS = st.from_regex(
+    r"([1-9]!)?[0-9]{1,3}(\.[0-9]{1,3}){0,3}((a|b|rc)[0-9]{1,2})?(\.post[0-9])?(\.dev[0-9])?(\+[a-z0-9]{1,5}(\.[a-z0-9]{1,4})?)?",
+    fullmatch=True,
+)
 
 
 @given(PROJECTS)
@@ -40,7 +43,7 @@ def test_upper_case_and_underscores_are_one_project_with_their_normalised_spelli
     check_against(found, "the form", "PyQt5-Qt5", "5.15.2.0")
 
 
-@pytest.mark.parametrize("name", ["", "-x", "x-", ".x", "a b", "ü", "a/b", "..", "a\nb", "x\n", "ａ"])
+@pytest.mark.parametrize("name", ["", "-x", "x-", ".x", "a b", "ü", "a/b", "..", "a\nb", "x\n", "\uff41"])
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(Invalid):
         normalised(name)
@@ -64,11 +67,36 @@ def test_the_name_of_a_source_distribution_gives_back_project_and_version(name: 
 @pytest.mark.parametrize(
     "filename",
     [
-        "foo-1.0-py3.8.egg", "foo-1.0.tar.bz2", "foo-1.0.exe", "foo-1.0.rpm", "foo.whl", "foo-1.0-py3-none.whl", "foo-1.0-x-py3-none-any.whl",
-        "foo-bar-py3-none-any.whl", "foo__bar-1.0-py3-none-any.whl", "foo.tar.gz", "foo-latest.tar.gz", ".tar.gz", ".whl", "-1.0.tar.gz",
-        "föö-1.0-py3-none-any.whl", "foo-１.0-py3-none-any.whl", "foo- 1.0-py3-none-any.whl", "foo-1.0\n.tar.gz", "foo-1.0.tar.gz\n",
-        "../foo-1.0.tar.gz", "a/foo-1.0.tar.gz", "a\\foo-1.0.tar.gz", "foo-1.0%2f.tar.gz", "foo\0-1.0.tar.gz", "_-1.0-py3-none-any.whl",
-        "foo-1.0.tar.gz.asc", "foo-1.0-py3-none-any.whl.metadata", "f" * 300 + "-1.0.tar.gz", "", "foo-1.0-py3-none-any.WHL",
+        "foo-1.0-py3.8.egg",
+        "foo-1.0.tar.bz2",
+        "foo-1.0.exe",
+        "foo-1.0.rpm",
+        "foo.whl",
+        "foo-1.0-py3-none.whl",
+        "foo-1.0-x-py3-none-any.whl",
+        "foo-bar-py3-none-any.whl",
+        "foo__bar-1.0-py3-none-any.whl",
+        "foo.tar.gz",
+        "foo-latest.tar.gz",
+        ".tar.gz",
+        ".whl",
+        "-1.0.tar.gz",
+        "föö-1.0-py3-none-any.whl",
+        "foo-\uff11.0-py3-none-any.whl",
+        "foo- 1.0-py3-none-any.whl",
+        "foo-1.0\n.tar.gz",
+        "foo-1.0.tar.gz\n",
+        "../foo-1.0.tar.gz",
+        "a/foo-1.0.tar.gz",
+        "a\\foo-1.0.tar.gz",
+        "foo-1.0%2f.tar.gz",
+        "foo\0-1.0.tar.gz",
+        "_-1.0-py3-none-any.whl",
+        "foo-1.0.tar.gz.asc",
+        "foo-1.0-py3-none-any.whl.metadata",
+        "f" * 300 + "-1.0.tar.gz",
+        "",
+        "foo-1.0-py3-none-any.WHL",
     ],
 )
 def test_what_names_no_distribution_is_refused_with_the_name_in_the_sentence(filename: str) -> None:

@@ -12,8 +12,15 @@ from app.protocols.pypi.releases import project_document, release_document
 
 BASE = "https://packages.example/pypi/py/"
 FIELDS = {
-    "metadata_version": "2.1", "name": "Foo", "version": "1.0", "summary": "A thing", "requires_dist": ["bar>=1", "baz; extra == 'x'"],
-    "provides_extra": ["x"], "keywords": ["a", "b"], "project_urls": {"Source": "https://example.org"}, "classifiers": ["Topic :: Software Development"],
+    "metadata_version": "2.1",
+    "name": "Foo",
+    "version": "1.0",
+    "summary": "A thing",
+    "requires_dist": ["bar>=1", "baz; extra == 'x'"],
+    "provides_extra": ["x"],
+    "keywords": ["a", "b"],
+    "project_urls": {"Source": "https://example.org"},
+    "classifiers": ["Topic :: Software Development"],
     "description": "long",
 }
 AT = datetime(2026, 11, 30, 12, 0, 5, 123, tzinfo=UTC)
@@ -46,10 +53,21 @@ def test_the_document_tells_of_the_newest_release_and_lists_all() -> None:
 
 def test_a_file_is_told_as_clients_know_it() -> None:
     assert document(WHEEL)["urls"][0] == {
-        "comment_text": "", "core-metadata": {"sha256": "b" * 64}, "digests": {"sha256": "a" * 64}, "downloads": -1, "filename": "foo-1.0-py3-none-any.whl",
-        "has_sig": False, "packagetype": "bdist_wheel", "python_version": "py3", "requires_python": ">=3.8", "size": 321,
-        "upload_time": "2026-11-30T12:00:05", "upload_time_iso_8601": "2026-11-30T12:00:05.000123Z",
-        "url": BASE + "files/foo/foo-1.0-py3-none-any.whl", "yanked": False, "yanked_reason": None,
+        "comment_text": "",
+        "core-metadata": {"sha256": "b" * 64},
+        "digests": {"sha256": "a" * 64},
+        "downloads": -1,
+        "filename": "foo-1.0-py3-none-any.whl",
+        "has_sig": False,
+        "packagetype": "bdist_wheel",
+        "python_version": "py3",
+        "requires_python": ">=3.8",
+        "size": 321,
+        "upload_time": "2026-11-30T12:00:05",
+        "upload_time_iso_8601": "2026-11-30T12:00:05.000123Z",
+        "url": BASE + "files/foo/foo-1.0-py3-none-any.whl",
+        "yanked": False,
+        "yanked_reason": None,
     }
 
 

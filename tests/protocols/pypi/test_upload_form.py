@@ -37,11 +37,24 @@ def test_a_bare_form_as_curl_sends_it_is_enough() -> None:
 
 def test_everything_that_twine_sends_is_understood_and_kept(tmp_path: Path) -> None:
     path = tmp_path / FILENAME
-    path.write_bytes(wheel("PyQt5_Qt5", "5.15.2", "Requires-Python: >=3.8", "Requires-Dist: a", "Requires-Dist: b", "Classifier: Topic :: Software Development"))
+    path.write_bytes(
+        wheel(
+            "PyQt5_Qt5",
+            "5.15.2",
+            "Requires-Python: >=3.8",
+            "Requires-Dist: a",
+            "Requires-Dist: b",
+            "Classifier: Topic :: Software Development",
+        )
+    )
     package = PackageFile.from_filename(str(path), "a comment")
     package.attestations = [{"version": "1"}]
     data = Repository._convert_metadata_to_list_of_tuples(package.metadata_dictionary())
-    data += [(":action", "file_upload"), ("protocol_version", "1"), ("content", (path.name, io.BytesIO(path.read_bytes()), "application/octet-stream"))]
+    data += [
+        (":action", "file_upload"),
+        ("protocol_version", "1"),
+        ("content", (path.name, io.BytesIO(path.read_bytes()), "application/octet-stream")),
+    ]
     encoder = requests_toolbelt.MultipartEncoder(data)
     digests: list[str] = []
 
@@ -59,10 +72,21 @@ def test_everything_that_twine_sends_is_understood_and_kept(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({":action": None}, ":action"), ({":action": "submit"}, ":action"), ({"name": None}, "name"), ({"name": "UNKNOWN"}, "name"), ({"name": ["a", "b"]}, "name"),
-        ({"version": ""}, "version"), ({"version": "latest"}, "version"), ({"name": "a b"}, "name"), ({"protocol_version": "2"}, "protocol_version"),
-        ({"sha256_digest": "abc"}, "sha256_digest"), ({"md5_digest": "g" * 32}, "md5_digest"), ({"sha256_digest": "²" * 64}, "sha256_digest"),
-        ({"attestations": "{"}, "attestations"), ({"attestations": "{}"}, "attestations"), ({"attestations": "[1]"}, "attestations"),
+        ({":action": None}, ":action"),
+        ({":action": "submit"}, ":action"),
+        ({"name": None}, "name"),
+        ({"name": "UNKNOWN"}, "name"),
+        ({"name": ["a", "b"]}, "name"),
+        ({"version": ""}, "version"),
+        ({"version": "latest"}, "version"),
+        ({"name": "a b"}, "name"),
+        ({"protocol_version": "2"}, "protocol_version"),
+        ({"sha256_digest": "abc"}, "sha256_digest"),
+        ({"md5_digest": "g" * 32}, "md5_digest"),
+        ({"sha256_digest": "²" * 64}, "sha256_digest"),
+        ({"attestations": "{"}, "attestations"),
+        ({"attestations": "{}"}, "attestations"),
+        ({"attestations": "[1]"}, "attestations"),
         ({"attestations": "[" * 100_000}, "attestations"),
     ],
 )
@@ -109,5 +133,6 @@ def test_twine_skips_a_file_by_our_refusal() -> None:
 def test_attestations_are_served_as_a_provenance_object() -> None:
     document = provenance([{"version": 1}], {"kind": "arkvory", "claims": None})
     assert json.loads(json.dumps(document)) == {
-        "version": 1, "attestation_bundles": [{"publisher": {"kind": "arkvory", "claims": None}, "attestations": [{"version": 1}]}],
+        "version": 1,
+        "attestation_bundles": [{"publisher": {"kind": "arkvory", "claims": None}, "attestations": [{"version": 1}]}],
     }

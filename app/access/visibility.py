@@ -1,0 +1,28 @@
+"""Which repositories a caller may know of, as a condition of SQL for lists; one at a time it is `Access.require_known`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.access.identity import Identity
+
+# Rules that speak of the caller, with the rule as `a`; needs `user` of `subject`.
+APPLIES = (
+    "(a.subject = 'anonymous' or (:user > 0 and (a.subject = 'signed-in' or a.user_id = :user "
+    "or a.group_id in (select m.group_id from arkvory_group_members m where m.user_id = :user))))"
+)
+# With the repository as `r`; needs all of `subject`. A token for certain repositories still reads what anyone may.
+KNOWN = (
+    "(r.public or ((cast(:scope as bigint[]) is null or r.id = any(cast(:scope as bigint[]))) and (:everything or r.creator_id = :user "
+    f"or exists (select 1 from arkvory_access_rules a where a.repository_id = r.id and {APPLIES}))))"
+)
+
+
+def subject(identity: Identity | None) -> dict[str, Any]:
+    """The parameters of `KNOWN` for somebody or nobody."""
+    scope = identity.token.repositories if identity is not None and identity.token is not None else None
+    return {
+        "user": identity.user_id if identity is not None else 0,
+        "everything": identity is not None and identity.administrator,
+        "scope": None if scope is None else sorted(scope),
+    }

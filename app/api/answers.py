@@ -1,0 +1,51 @@
+"""From what the domain returns to the documents of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from flask import request
+
+from app.access.identity import Caller
+from app.api.parsing import cursor_of
+from app.database.paging import Page
+from app.errors import Unauthenticated
+from app.http.addresses import public_base
+from app.http.identity import caller
+from app.http.paths import encode_path
+from app.repository.listing import Artifact, Usage
+from app.repository.registry import Repository
+
+T = TypeVar("T")
+Document = Mapping[str, Any]
+
+
+def known_caller() -> Caller:
+    """The caller, who must have said who they are. Raises Unauthenticated."""
+    found = caller()
+    if found.identity is None:
+        raise Unauthenticated("this needs a login")
+    return found
+
+
+def page_document(page: Page[T], item: Callable[[T], Any]) -> Document:
+    """`{"items": [...], "next": cursor or null}`."""
+    return {"items": [item(each) for each in page.items], "next": cursor_of(page.after)}
+
+
+def repository_document(repository: Repository) -> Document:
+    """With its client address, as the client of this request reaches it."""
+    return asdict(repository) | {"epochs": repository.epochs._asdict(), "url": public_base(request) + repository.address}
+
+
+def artifact_document(artifact: Artifact) -> Document:
+    """With the address of its bytes; nothing is ever quarantined in this release."""
+    address = f"{public_base(request)}/{artifact.format}/{artifact.repository}/{encode_path(artifact.path)}"
+    return asdict(artifact) | {"quarantine": None, "url": address}
+
+
+def usage_document(usage: Usage) -> Document:
+    sums = {"open": usage.open, "published": usage.published, "garbage": usage.garbage}
+    return {"bytes": sums, "quota_bytes": usage.quota_bytes, "artifacts": usage.artifacts}

@@ -1,0 +1,49 @@
+"""The domain's services that only management needs, made from the parts once in each process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from flask import current_app
+
+from app.access.people import Groups, Users
+from app.access.rules import Rules
+from app.access.tokens import Tokens
+from app.http.parts import parts
+from app.repository.listing import Listing
+from app.repository.registry import Registry
+
+_KEY = "arkvory.management"
+
+
+@dataclass(frozen=True)
+class Management:
+    """What routes of the management API call."""
+
+    users: Users
+    groups: Groups
+    tokens: Tokens
+    rules: Rules
+    registry: Registry
+    listing: Listing
+
+
+def management() -> Management:
+    """Those of the application that answers this request."""
+    known = current_app.extensions.get(_KEY)
+    if known is None:
+        known = current_app.extensions[_KEY] = _build()
+    return cast(Management, known)
+
+
+def _build() -> Management:
+    house = parts()
+    return Management(
+        users=Users(house.database, house.transactions, house.identities),
+        groups=Groups(house.database, house.transactions, house.identities),
+        tokens=Tokens(house.database, house.transactions, house.identities),
+        rules=Rules(house.database, house.transactions, house.access),
+        registry=Registry(house.settings, house.database, house.transactions, house.access),
+        listing=Listing(house.database, house.access),
+    )

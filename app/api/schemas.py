@@ -1,0 +1,253 @@
+"""The documents that come and go, for checking and for OpenAPI."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from marshmallow import Schema, ValidationError, fields, pre_load
+from marshmallow.validate import Length, OneOf, Range
+
+from app.access.decision import PERMISSIONS
+from app.api.parsing import is_text
+from app.errors import Invalid
+from app.repository.formats import FORMATS, WRITE_POLICIES
+from app.repository.names import check_path
+from app.repository.registry import MOST_QUOTA, STATUSES
+
+
+class Words(fields.String):
+    """Text that the database can hold."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        found = super()._deserialize(value, attr, data, **kwargs)
+        if not is_text(found):
+            raise ValidationError("Not UTF-8 text without NUL.")
+        return found
+
+
+class Flag(fields.Boolean):
+    """`true` or `false`, nothing that only looks like it."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        if not isinstance(value, bool):
+            raise self.make_error("invalid", input=value)
+        return value
+
+
+class Instant(fields.DateTime):
+    """ISO 8601 in UTC with Z."""
+
+    def _serialize(self, value: datetime | None, attr: str | None, obj: Any, **kwargs: Any) -> Any:
+        if value is None:
+            return None
+        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _whole(least: int, most: int, **options: Any) -> fields.Integer:
+    return fields.Integer(strict=True, validate=Range(least, most), **options)
+
+
+def _permissions(**options: Any) -> fields.List:
+    return fields.List(fields.String(validate=OneOf(PERMISSIONS)), validate=Length(1, 16), **options)
+
+
+def _prefix(value: str) -> None:
+    try:
+        check_path(value, folder=True)
+    except Invalid as error:
+        raise ValidationError(error.message) from None
+
+
+class Query(Schema):
+    """Parameters in the query of an address: text, so numbers are read from it."""
+
+    @pre_load
+    def _first_of_each(self, data: Any, **_: Any) -> Any:
+        return dict(data.items())
+
+
+class PageQuery(Query):
+    limit = fields.Integer(load_default=100, validate=Range(1, 1000), metadata={"description": "most items in the answer"})
+    cursor = Words(load_default=None, metadata={"description": "`next` of the page before"})
+
+
+class RepositoriesQuery(PageQuery):
+    format = fields.String(load_default=None, validate=OneOf(list(FORMATS)))
+
+
+class ArtifactsQuery(PageQuery):
+    prefix = Words(load_default="", metadata={"description": "how the path begins, exactly"})
+    q = Words(load_default="", metadata={"description": "what the path contains, in any case"})
+
+
+class SearchQuery(PageQuery):
+    q = Words(required=True, validate=Length(1, 200), metadata={"description": "what the path contains, in any case"})
+
+
+class TokensQuery(PageQuery):
+    user = Words(load_default=None, metadata={"description": "whose, for administrators"})
+
+
+class SettingsIn(Schema):
+    write_policy = fields.String(allow_none=True, validate=OneOf(WRITE_POLICIES))
+
+
+class NewRepositoryIn(Schema):
+    name = Words(required=True)
+    format = fields.String(required=True, validate=OneOf(list(FORMATS)))
+    kind = fields.String(load_default="hosted", validate=OneOf(("hosted",), error="{input} repositories are not in this release: hosted."))
+    public = Flag(load_default=False)
+    status = fields.String(load_default="online", validate=OneOf(STATUSES))
+    quota_bytes = _whole(0, MOST_QUOTA, load_default=None, allow_none=True)
+    settings = fields.Nested(SettingsIn, load_default=dict)
+
+
+class RepositoryChangeIn(Schema):
+    name = Words()
+    public = Flag()
+    status = fields.String(validate=OneOf(STATUSES))
+    quota_bytes = _whole(0, MOST_QUOTA, allow_none=True)
+    settings = fields.Nested(SettingsIn)
+
+
+class EpochsOut(Schema):
+    metadata = fields.Integer()
+    authorization = fields.Integer()
+    content = fields.Integer()
+    members = fields.Integer()
+
+
+class RepositoryOut(Schema):
+    name = fields.String()
+    format = fields.String()
+    kind = fields.String()
+    status = fields.String()
+    public = fields.Boolean()
+    quota_bytes = fields.Integer(allow_none=True)
+    settings = fields.Dict()
+    epochs = fields.Nested(EpochsOut)
+    creator = fields.String(allow_none=True)
+    created_at = Instant()
+    updated_at = Instant()
+    url = fields.Url(metadata={"description": "where clients are pointed at"})
+
+
+class ArtifactOut(Schema):
+    path = fields.String()
+    size = fields.Integer(metadata={"description": "bytes"})
+    sha256 = fields.String()
+    content_type = fields.String()
+    package = fields.String(allow_none=True)
+    version = fields.String(allow_none=True)
+    created_by = fields.String(allow_none=True)
+    created_at = Instant()
+    updated_at = Instant()
+    quarantine = fields.Raw(allow_none=True, metadata={"description": "null: nothing is held in this release"})
+    url = fields.Url(metadata={"description": "where the bytes are"})
+
+
+class FoundOut(ArtifactOut):
+    repository = fields.String()
+    format = fields.String()
+
+
+class BytesOut(Schema):
+    open = fields.Integer()
+    published = fields.Integer()
+    garbage = fields.Integer()
+
+
+class UsageOut(Schema):
+    bytes = fields.Nested(BytesOut)
+    quota_bytes = fields.Integer(allow_none=True)
+    artifacts = fields.Integer()
+
+
+class NewRuleIn(Schema):
+    subject = Words(required=True, validate=Length(1, 200), metadata={"description": "user:NAME, group:NAME, signed-in or anonymous"})
+    permissions = _permissions(required=True)
+    path_prefix = Words(load_default=None, allow_none=True, validate=_prefix)
+
+
+class RuleOut(Schema):
+    id = fields.Integer()
+    subject = fields.String()
+    permissions = fields.List(fields.String())
+    path_prefix = fields.String(allow_none=True)
+    created_at = Instant()
+
+
+class NewUserIn(Schema):
+    name = Words(required=True)
+    password = Words(required=True)
+    administrator = Flag(load_default=False)
+
+
+class UserChangeIn(Schema):
+    disabled = Flag(load_default=None)
+    password = Words(load_default=None)
+    administrator = Flag(load_default=None)
+
+
+class UserOut(Schema):
+    name = fields.String()
+    administrator = fields.Boolean()
+    disabled = fields.Boolean()
+    groups = fields.List(fields.String())
+    created_at = Instant()
+
+
+class NewGroupIn(Schema):
+    name = Words(required=True)
+
+
+class GroupOut(Schema):
+    name = fields.String()
+    members = fields.List(fields.String())
+    created_at = Instant()
+
+
+class NewTokenIn(Schema):
+    name = Words(required=True, validate=Length(1, 200))
+    permissions = _permissions(required=True)
+    repositories = fields.List(Words(), load_default=None, allow_none=True, validate=Length(1, 1000))
+    expires_in_days = _whole(1, 3650, load_default=None, allow_none=True)
+
+
+class TokenOut(Schema):
+    id = fields.Integer()
+    name = fields.String()
+    user = fields.String()
+    permissions = fields.List(fields.String())
+    repositories = fields.List(fields.String(), allow_none=True)
+    created_at = Instant()
+    expires_at = Instant(allow_none=True)
+
+
+class NewTokenOut(TokenOut):
+    token = fields.String(metadata={"description": "the secret, shown this once"})
+
+
+class WhoOut(Schema):
+    user = fields.String(allow_none=True)
+    administrator = fields.Boolean()
+    token = fields.Nested(TokenOut, allow_none=True)
+
+
+class ProblemOut(Schema):
+    type = fields.String()
+    title = fields.String()
+    status = fields.Integer()
+    detail = fields.String()
+    code = fields.String()
+    field = fields.String()
+    fields_ = fields.Dict(keys=fields.String(), values=fields.List(fields.String()), data_key="fields")
+    request_id = fields.String()
+
+
+def listed(item: type[Schema]) -> type[Schema]:
+    """The schema of a page of these items."""
+    name = item.__name__.removesuffix("Out") + "ListOut"
+    next_ = fields.String(allow_none=True, metadata={"description": "cursor of the next page; null at the end"})
+    return Schema.from_dict({"items": fields.List(fields.Nested(item)), "next": next_}, name=name)

@@ -1,0 +1,212 @@
+"""`/pypi/{repository}/`: the Simple API, the files, the JSON documents, uploads, and taking back. Addresses are in `names`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from flask import Blueprint, Response, redirect, request
+
+from app.errors import Conflict, Invalid, NotFound
+from app.http.addresses import public_base
+from app.http.bodies import body_reader
+from app.http.identity import caller, log_fact
+from app.http.parts import parts
+from app.http.paths import encode_path
+from app.http.responses import document_response, etags_of, file_response
+from app.protocols.pypi.documents import YANKED, ProjectIndex, ProjectPage, ReleaseDocument, files_of
+from app.protocols.pypi.forms import Readable
+from app.protocols.pypi.names import companion_of, is_normalised, normalised
+from app.protocols.pypi.negotiation import Representation, negotiate, unacceptable
+from app.protocols.pypi.releases import find_release
+from app.protocols.pypi.uploads import store_upload
+from app.repository.publishing import Target
+from app.repository.reading import Ask, DocumentSource
+
+FORMAT = "pypi"
+blueprint = Blueprint(FORMAT, __name__, url_prefix="/pypi")
+
+MOST_REASON_BYTES = 2000
+
+# A client may keep what it got, but asks each time whether it still holds: the next request sees the commit.
+_FRESH = {"Cache-Control": "no-cache"}
+_PAGE = _FRESH | {
+    "Vary": "Accept, Accept-Encoding",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'",
+}
+_FILE = _FRESH | {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
+
+
+# Reading
+
+
+@blueprint.get("/<segment:repository>")
+@blueprint.get("/<segment:repository>/")
+def to_index(repository: str) -> Response:
+    """People open the address of the repository itself."""
+    return _moved("simple/" if request.path.endswith("/") else f"{encode_path(repository)}/simple/")
+
+
+@blueprint.get("/<segment:repository>/simple")
+@blueprint.get("/<segment:repository>/simple/")
+def index(repository: str) -> Response:
+    """All projects (PEP 503, 691)."""
+    if not request.path.endswith("/"):
+        return _moved("simple/")
+    return _page(_ask(repository, ""), ProjectIndex)
+
+
+@blueprint.get("/<segment:repository>/simple/<segment:project>")
+@blueprint.get("/<segment:repository>/simple/<segment:project>/")
+def project_page(repository: str, project: str) -> Response:
+    """All files of a project."""
+    slash = request.path.endswith("/")
+    if not is_normalised(project) or not slash:
+        return _moved(f"{'../' if slash else ''}{_project(project)}/")
+    base = _base(repository)
+    origin = base if base.startswith("https://") else ""
+    return _page(_ask(repository, f"{project}/"), lambda form, coding: ProjectPage(form, coding, project, origin))
+
+
+@blueprint.get("/<segment:repository>/files/<segment:project>/<segment:filename>")
+def file(repository: str, project: str, filename: str) -> Response:
+    """A file, or what stands beside it."""
+    ask = _ask(repository, f"{project}/{filename}")
+    found, blob = parts().reader.open_blob(ask, parts().reader.find(ask))
+    gate = found.gate
+    return file_response(request, blob, etag=gate.digest, last_modified=gate.updated_at, content_type=gate.content_type, headers=_FILE)
+
+
+@blueprint.get("/<segment:repository>/pypi/<segment:project>/json")
+def project_json(repository: str, project: str) -> Response:
+    """What is known of a project and its newest release."""
+    if not is_normalised(project):
+        return _moved(f"../{_project(project)}/json")
+    return _document(_ask(repository, f"{project}/"), ReleaseDocument(project, None, _base(repository), _coding()))
+
+
+@blueprint.get("/<segment:repository>/pypi/<segment:project>/<segment:version>/json")
+def release_json(repository: str, project: str, version: str) -> Response:
+    """The same of one release."""
+    if not is_normalised(project):
+        return _moved(f"../../{_project(project)}/{encode_path(version)}/json")
+    return _document(_ask(repository, f"{project}/"), ReleaseDocument(project, version, _base(repository), _coding()))
+
+
+# Writing
+
+
+@blueprint.post("/<segment:repository>")
+@blueprint.post("/<segment:repository>/")
+@blueprint.post("/<segment:repository>/legacy")
+@blueprint.post("/<segment:repository>/legacy/")
+def upload(repository: str) -> Response:
+    """An upload form as twine sends it; 200 is what clients take for success."""
+    with parts().publisher.begin(_target(repository), None) as session:
+        published = store_upload(session, cast(Readable, request.environ["wsgi.input"]), request.headers.get("Content-Type"))
+    return Response(f"{published.path} is stored\n", 200, content_type="text/plain; charset=utf-8")
+
+
+@blueprint.delete("/<segment:repository>/files/<segment:project>/<segment:filename>")
+def delete_file(repository: str, project: str, filename: str) -> Response:
+    """Take away a file and what stands beside it; its name stays used."""
+    target, path = _target(repository), f"{project}/{filename}"
+    if companion_of(path)[1] is not None:
+        raise Conflict(f"{filename!r} belongs to a file and goes with it")
+    parts().editor.delete(target, [path])
+    return Response(status=204)
+
+
+@blueprint.delete("/<segment:repository>/pypi/<segment:project>/<segment:version>")
+def delete_release(repository: str, project: str, version: str) -> Response:
+    """Take away all files of a release."""
+    target = _target(repository)
+    parts().editor.delete(target, _release(target, project, version))
+    return Response(status=204)
+
+
+@blueprint.put("/<segment:repository>/pypi/<segment:project>/<segment:version>/yanked")
+def yank(repository: str, project: str, version: str) -> Response:
+    """Yank a release (PEP 592); the body is the reason, in UTF-8, and may be empty."""
+    target, reason = _target(repository), _reason()
+    parts().editor.amend(target, _release(target, project, version), {YANKED: reason})
+    return Response(status=204)
+
+
+@blueprint.delete("/<segment:repository>/pypi/<segment:project>/<segment:version>/yanked")
+def unyank(repository: str, project: str, version: str) -> Response:
+    target = _target(repository)
+    parts().editor.amend(target, _release(target, project, version), {YANKED: None})
+    return Response(status=204)
+
+
+# What they share
+
+
+def _ask(repository: str, path: str) -> Ask:
+    log_fact("repository", repository)
+    return Ask(FORMAT, repository, path, caller())
+
+
+def _target(repository: str) -> Target:
+    log_fact("repository", repository)
+    return Target(FORMAT, repository, caller())
+
+
+def _base(repository: str) -> str:
+    """The repository's absolute address, as the client sees it."""
+    return f"{public_base(request)}/{FORMAT}/{encode_path(repository)}/"
+
+
+def _coding() -> str:
+    return "gzip" if request.accept_encodings.quality("gzip") > 0 and "Accept-Encoding" in request.headers else ""
+
+
+def _page(ask: Ask, source: Callable[[Representation, str], DocumentSource]) -> Response:
+    form = negotiate(request.headers.get("Accept"), request.args.get("format"))
+    if form is None:
+        parts().reader.may_read(ask)
+        return Response(f"{unacceptable()}\n", 406, {"Vary": "Accept"}, content_type="text/plain; charset=utf-8")
+    return _document(ask, source(form, _coding()))
+
+
+def _document(ask: Ask, source: DocumentSource) -> Response:
+    made = parts().reader.document(ask, source, etags_of(request))
+    headers = _PAGE | ({"Content-Encoding": "gzip"} if _coding() else {})
+    return document_response(request, made.body, etag=made.etag, content_type=made.content_type, headers=headers)
+
+
+def _moved(reference: str) -> Response:
+    """To a relative address, which is right behind every proxy; the query goes along."""
+    query = request.query_string.decode("latin-1")
+    return cast(Response, redirect(reference + (f"?{query}" if query else ""), 308))
+
+
+def _project(name: str) -> str:
+    """The normalised name to redirect to."""
+    try:
+        return normalised(name)
+    except Invalid as error:
+        raise NotFound(error.message) from None
+
+
+def _release(target: Target, project: str, version: str) -> list[str]:
+    """The paths of a release's files. Raises NotFound, and what a reader of the project may not know of."""
+    snapshot = parts().reader.may_read(Ask(FORMAT, target.repository, f"{_project(project)}/", target.caller))
+    with parts().database.read() as connection:
+        files = find_release(files_of(connection, snapshot.id, _project(project)), version)
+    if not files:
+        raise NotFound(f"there is no version {version!r} of {project!r} in repository {target.repository!r}")
+    return [f"{_project(project)}/{file.filename}" for file in files]
+
+
+def _reason() -> str:
+    data = body_reader()(MOST_REASON_BYTES + 1)
+    try:
+        reason = data.decode()
+    except UnicodeDecodeError:
+        raise Invalid("the reason is not UTF-8") from None
+    if len(data) > MOST_REASON_BYTES or not all(character.isprintable() for character in reason.strip()):
+        raise Invalid(f"a reason is one line of at most {MOST_REASON_BYTES} bytes")
+    return reason.strip()

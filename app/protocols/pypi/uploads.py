@@ -1,0 +1,129 @@
+"""An upload from its form to its publish: receive, look into it, publish file and companions together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gevent
+
+from app.errors import Invalid, TooLarge
+from app.protocols.pypi.documents import DETAILS, REQUIRES_PYTHON
+from app.protocols.pypi.forms import FilePart, Readable, read_form
+from app.protocols.pypi.inspection import Inspected, inspect
+from app.protocols.pypi.names import Companion, Distribution, parse_file_name
+from app.protocols.pypi.upload_form import CONTENT_PART, MOST_SIGNATURE_BYTES, SIGNATURE_PART, UploadForm, provenance
+from app.repository.publishing import NewFile, Package, Published, Session
+from app.upload.receiving import Expected, Received
+
+CONTENT_TYPES = {".whl": "application/octet-stream", ".tar.gz": "application/gzip", ".zip": "application/zip"}
+COMPANION_TYPES = {
+    Companion.METADATA: "text/plain; charset=utf-8",
+    Companion.SIGNATURE: "application/pgp-signature",
+    Companion.PROVENANCE: "application/json",
+}
+_PUBLISHER = {"kind": "arkvory", "claims": None}
+
+
+def store_upload(session: Session, stream: Readable, content_type: str | None) -> Published:
+    """Read the form and publish what it brings. Raises Invalid, AlreadyExists and what receiving and publishing raise."""
+    parts = _FileParts(session)
+    fields = read_form(stream, content_type, parts.take)
+    file = parts.content()
+    form = UploadForm.from_fields(fields.fields)
+    distribution = form.distribution(file.filename)
+    _check_digest(form, file.received)
+    inspected = inspect(file.received.path, file.filename, gevent.get_hub().threadpool.apply)
+    files = [_file(distribution, file.received, inspected), *_companions(session, form, inspected, parts.signature)]
+    return session.publish(files, package=Package(distribution.project, inspected.name))[0]
+
+
+@dataclass(frozen=True)
+class _Content:
+    filename: str
+    received: Received
+
+
+class _FileParts:
+    """The form's files. A refusal waits until the whole form is read: clients look for an answer only then."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._content: _Content | None = None
+        self._refusal: Invalid | TooLarge | None = None
+        self.signature: bytes | None = None
+
+    def take(self, part: FilePart) -> None:
+        if part.name == CONTENT_PART:
+            self._take_content(part)
+        elif part.name == SIGNATURE_PART:
+            self._take_signature(part)
+
+    def _take_content(self, part: FilePart) -> None:
+        try:
+            if self._content is not None:
+                raise Invalid("the form has more than one file 'content'", CONTENT_PART)
+            parse_file_name(part.filename)
+        except Invalid as error:
+            self._refusal = error
+            return
+        receiver = self._session.receiver(Expected())
+        receiver.drain(part.read)
+        self._content = _Content(part.filename, receiver.finish())
+
+    def _take_signature(self, part: FilePart) -> None:
+        self.signature = part.read(MOST_SIGNATURE_BYTES)
+        if part.read(1):
+            self._refusal = TooLarge(f"a signature may have {MOST_SIGNATURE_BYTES} bytes")
+
+    def content(self) -> _Content:
+        """The one file; raises what was wrong with the form's files."""
+        if self._refusal is not None:
+            raise self._refusal
+        if self._content is None:
+            raise Invalid("the form has no file 'content'", CONTENT_PART)
+        return self._content
+
+
+def _check_digest(form: UploadForm, received: Received) -> None:
+    """The most trusted digest that the client sent; SHA-256 is at hand, others are made of the stored bytes."""
+    if form.digest is None:
+        return
+    algorithm = form.digest[0]
+    known = received.checksums.get(algorithm)
+    form.check_digest(algorithm, known or gevent.get_hub().threadpool.apply(_hash, (received.path, algorithm)))
+
+
+_HASHES: dict[str, Callable[[], Any]] = {
+    "sha256": hashlib.sha256,
+    "blake2b_256": lambda: hashlib.blake2b(digest_size=32),
+    "md5": lambda: hashlib.md5(usedforsecurity=False),
+}
+
+
+def _hash(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return str(hashlib.file_digest(file, _HASHES[algorithm]).hexdigest())
+
+
+def _file(distribution: Distribution, received: Received, inspected: Inspected) -> NewFile:
+    known = {REQUIRES_PYTHON: inspected.requires_python} if inspected.requires_python else {}
+    content_type = next(kind for ending, kind in CONTENT_TYPES.items() if distribution.filename.endswith(ending))
+    return NewFile(distribution.path, received, content_type, known, str(distribution.version))
+
+
+def _companions(session: Session, form: UploadForm, inspected: Inspected, signature: bytes | None) -> list[NewFile]:
+    details = {**inspected.fields, "description": inspected.description} | ({"comment": form.comment} if form.comment else {})
+    bodies: dict[Companion, tuple[bytes, dict[str, Any]]] = {Companion.METADATA: (inspected.metadata, {DETAILS: details})}
+    if signature is not None:
+        bodies[Companion.SIGNATURE] = (signature, {})
+    if form.attestations:
+        bodies[Companion.PROVENANCE] = (json.dumps(provenance(form.attestations, _PUBLISHER)).encode(), {})
+    return [
+        NewFile(inspected.distribution.beside(companion), session.store(body), COMPANION_TYPES[companion], kept)
+        for companion, (body, kept) in bodies.items()
+    ]

@@ -1,0 +1,242 @@
+"""What is in a repository, for people: lists, one artifact, sums, search. Answered from the database, in one state of it.
+
+Lists are by path and read the index from where the last page ended. A search looks at a bounded number of
+paths for each page, so a page may hold few items, or none, and still have a next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from app.access.authority import Authority
+from app.access.decision import READ, Access, Grant
+from app.access.identity import Caller, Identity
+from app.access.rules import find_repository
+from app.access.visibility import APPLIES, KNOWN, subject
+from app.cache.snapshots import EPOCHS, FACTS, Snapshot, snapshot_of
+from app.database.engines import Database
+from app.database.paging import Page
+from app.errors import NotFound
+from app.repository.names import PATH_BYTES
+
+# Most paths that one page of a search looks at, and most repositories.
+LOOKED_AT = 20_000
+REPOSITORIES_LOOKED_AT = 200
+
+# Longer than any path and of the highest character: above every path that begins alike.
+_LAST = "\U0010ffff" * (PATH_BYTES // 4 + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """An artifact as it is shown; `size` in bytes."""
+
+    repository: str
+    format: str
+    path: str
+    size: int
+    sha256: str
+    content_type: str
+    package: str | None
+    version: str | None
+    created_by: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes by the status of their uploads, as admission counts them, and how many artifacts there are."""
+
+    open: int
+    published: int
+    garbage: int
+    quota_bytes: int | None
+    artifacts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """`prefix` of the path, exactly; `words` anywhere in it, in any case."""
+
+    prefix: str = ""
+    words: str = ""
+
+
+class Listing:
+    """Each caller sees the paths that they may read, no others."""
+
+    def __init__(self, database: Database, access: Access) -> None:
+        self._database = database
+        self._access = access
+        self._authority = Authority(access.identities)
+
+    def artifacts(self, caller: Caller, repository: str, wanted: Filter, limit: int, after: str = "") -> Page[Artifact]:
+        """By path. Raises NotFound, Forbidden or Unauthenticated."""
+        with self._database.consistent() as connection:
+            snapshot = find_repository(connection, caller, repository)
+            grant = self._access.grant_now(connection, caller, snapshot, READ)
+            pages = _Pages(connection, wanted, limit)
+            pages.read(snapshot, grant, after)
+        return pages.page()
+
+    def artifact(self, caller: Caller, repository: str, path: str) -> Artifact:
+        """Raises NotFound, Forbidden or Unauthenticated."""
+        with self._database.consistent() as connection:
+            snapshot = find_repository(connection, caller, repository)
+            self._access.require_now(connection, caller, snapshot, READ, path)
+            row = connection.execute(
+                text(f"{_ARTIFACTS} where a.repository_id = :id and a.path = :path"), {"id": snapshot.id, "path": path}
+            ).first()
+        if row is None:
+            raise NotFound(f"there is no {path!r} in repository {repository!r}")
+        return _artifact(snapshot, row)
+
+    def format(self, caller: Caller, repository: str) -> str:
+        """The format of a repository that the caller may know of. Raises NotFound or Unauthenticated."""
+        with self._database.read() as connection:
+            snapshot = find_repository(connection, caller, repository)
+            self._access.require_known(connection, caller, snapshot)
+        return snapshot.format
+
+    def usage(self, caller: Caller, repository: str) -> Usage:
+        """Needs `read` for the whole repository. Raises NotFound, Forbidden or Unauthenticated."""
+        with self._database.consistent() as connection:
+            snapshot = find_repository(connection, caller, repository)
+            self._access.require_whole(connection, caller, snapshot, READ)
+            counted: dict[str, int] = dict(connection.execute(_BYTES, {"id": snapshot.id}).tuples())
+            row = connection.execute(_COUNTS, {"id": snapshot.id}).one()
+        sums = {status: int(counted.get(status, 0)) for status in ("open", "published", "garbage")}
+        return Usage(**sums, quota_bytes=row.quota_bytes, artifacts=row.artifacts)
+
+    def search(self, caller: Caller, wanted: Filter, limit: int, after: tuple[str, str] = ("", "")) -> Page[Artifact]:
+        """In all repositories that the caller may read, by repository and path; `after` is such a pair."""
+        with self._database.consistent() as connection:
+            identity = None if caller.identity is None else self._authority.signed_in(connection, caller)
+            pages = _Pages(connection, wanted, limit)
+            known = connection.execute(_KNOWN, {"from": after[0], "limit": REPOSITORIES_LOOKED_AT + 1, **subject(identity)}).all()
+            for row in known[:REPOSITORIES_LOOKED_AT]:
+                if not pages.read(snapshot_of(row), _grant(row, identity), after[1] if row.name == after[0] else ""):
+                    break
+            else:
+                if len(known) > REPOSITORIES_LOOKED_AT:
+                    pages.after = (known[REPOSITORIES_LOOKED_AT - 1].name, _LAST)
+        return pages.page(across=True)
+
+
+def _grant(row: Row[Any], identity: Identity | None) -> Grant:
+    """What `Access.grant_now` would give for reading, from a row of `_KNOWN`."""
+    if row.public:
+        return Grant(whole=True)
+    if identity is not None and identity.token is not None and READ not in identity.token.permissions:
+        return Grant()
+    return Grant(whole=row.whole or "" in row.prefixes, prefixes=tuple(row.prefixes))
+
+
+class _Pages:
+    """Fills one page from the ranges of paths that may be read, within a bound on the paths looked at."""
+
+    def __init__(self, connection: Connection, wanted: Filter, limit: int) -> None:
+        self._connection = connection
+        self._wanted = wanted
+        self._limit = limit
+        self._left = LOOKED_AT
+        self._items: list[Artifact] = []
+        self.after: tuple[str, str] | None = None
+
+    def read(self, snapshot: Snapshot, grant: Grant, after: str) -> bool:
+        """False when the page is full, or enough was looked at; `after` then says where to go on."""
+        for low, high in _ranges(grant, self._wanted.prefix):
+            more = after < high
+            while more:
+                batch = self._batch()
+                rows = self._rows(snapshot.id, max(low, after), high, strictly=after >= low, batch=batch)
+                if not self._take(snapshot, rows):
+                    return False
+                more = len(rows) == batch
+                after = rows[-1].path if rows else after
+        self.after = None
+        return True
+
+    def _batch(self) -> int:
+        """One more than the page has room for tells whether there is a next page."""
+        room = self._limit - len(self._items) + 1
+        return min(self._left, max(room, 1000) if self._wanted.words else room)
+
+    def _take(self, snapshot: Snapshot, rows: Sequence[Row[Any]]) -> bool:
+        words = self._wanted.words.lower()
+        for row in rows:
+            if len(self._items) == self._limit:
+                return False
+            self.after = (snapshot.name, row.path)
+            if words in row.path.lower():
+                self._items.append(_artifact(snapshot, row))
+        self._left -= len(rows)
+        return self._left > 0
+
+    def _rows(self, repository_id: int, low: str, high: str, *, strictly: bool, batch: int) -> Sequence[Row[Any]]:
+        return self._connection.execute(
+            text(
+                f"{_ARTIFACTS} where a.repository_id = :id and a.path {'>' if strictly else '>='} :low and a.path < :high "
+                "order by a.path limit :batch"
+            ),
+            {"id": repository_id, "low": low, "high": high, "batch": batch},
+        ).all()
+
+    def page(self, *, across: bool = False) -> Page[Artifact]:
+        if self.after is None:
+            return Page(self._items)
+        return Page(self._items, self.after if across else self.after[1:])
+
+
+def _ranges(grant: Grant, prefix: str) -> Iterator[tuple[str, str]]:
+    """Half-open ranges of the paths that may be read and begin with `prefix`, in order, without overlap."""
+    allowed = [("", _LAST)] if grant.whole else _merged([each for one in grant.prefixes for each in _below(one)])
+    first, last = (prefix, prefix + _LAST) if prefix else ("", _LAST)
+    for low, high in allowed:
+        if max(low, first) < min(high, last):
+            yield max(low, first), min(high, last)
+
+
+def _below(prefix: str) -> list[tuple[str, str]]:
+    """`a/b` covers itself and what is below it, not `a/bc`; `0` is the character after the slash."""
+    folder = prefix.removesuffix("/")
+    below = (folder + "/", folder + "0")
+    return [below] if prefix.endswith("/") else [(prefix, prefix + "\x01"), below]
+
+
+def _merged(ranges: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    merged: list[tuple[str, str]] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+def _artifact(snapshot: Snapshot, row: Row[Any]) -> Artifact:
+    return Artifact(snapshot.name, snapshot.format, *tuple(row))
+
+
+_ARTIFACTS = (
+    "select a.path, b.size, b.digest, a.content_type, p.name as package, a.version, u.name as created_by, a.created_at, a.updated_at "
+    "from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id left join arkvory_packages p on p.id = a.package_id "
+    "left join arkvory_users u on u.id = a.created_by"
+)
+_BYTES = text("select status, bytes from arkvory_upload_bytes where repository_id = :id")
+_COUNTS = text(
+    "select r.quota_bytes, (select count(*) from arkvory_artifacts a where a.repository_id = r.id) as artifacts "
+    "from arkvory_repositories r where r.id = :id"
+)
+_KNOWN = text(
+    f"select {FACTS}, {EPOCHS}, (:everything or coalesce(r.creator_id = :user, false)) as whole, "
+    "array(select coalesce(a.path_prefix, '') from arkvory_access_rules a where a.repository_id = r.id and 'read' = any(a.permissions) "
+    f"and {APPLIES}) as prefixes from arkvory_repositories r where r.tenant = 'default' and r.deleted_at is null and r.name >= :from "
+    f"and {KNOWN} order by r.name limit :limit"
+)
