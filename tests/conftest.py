@@ -4,11 +4,19 @@
     database_url         a fresh, migrated database, for the test alone
     empty_database_url   the same without tables
     private_postgres     a PostgreSQL that the test may stop and kill (tests.support.database)
+    house                the core of one process over a database of its own, without HTTP (tests.support.house.House)
+    make_house           more of them: make_house(owns=False) is a second process over the same database and folder
     server               a whole Arkvory for the tests of one file (tests.support.server.Server)
     make_server          makes one for this test: make_server(ARKVORY_MAX_UPLOADS="2"), make_server(embedded=True)
 """
 
+# ruff: noqa: E402  # the patches come first
 from __future__ import annotations
+
+from gevent import monkey
+
+# Tests run as the server does: what waits lets other greenlets run. Programs are waited for in threads, which gevent's own cannot.
+monkey.patch_all(subprocess=False, os=False, signal=False)
 
 import contextlib
 import itertools
@@ -21,13 +29,17 @@ import hypothesis
 import pytest
 from sqlalchemy import make_url
 
-from app.database import embedded, migrate
+from app.database import embedded, engines, migrate
 from tests.support.database import execute, start, take_down
+from tests.support.house import House
 from tests.support.server import Server
+
+engines.patch_for_gevent()
 
 TEMPLATE = "arkvory_template"
 NewDatabase = Callable[[str | None], str]
 MakeServer = Callable[..., Server]
+MakeHouse = Callable[..., House]
 
 hypothesis.settings.register_profile("arkvory", deadline=None)
 hypothesis.settings.load_profile("arkvory")
@@ -98,6 +110,24 @@ def empty_database_url(postgres: embedded.EmbeddedPostgres, new_database: NewDat
     url = new_database(None)
     yield url
     drop(postgres, url)
+
+
+@pytest.fixture
+def make_house(database_url: str, tmp_path: Path) -> Iterator[MakeHouse]:
+    made: list[House] = []
+
+    def make(*, owns: bool = True, **environment: str) -> House:
+        made.append(House(database_url, tmp_path / "data", owns=owns, **environment))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def house(make_house: MakeHouse) -> House:
+    return make_house()
 
 
 @pytest.fixture(scope="module")

@@ -118,7 +118,9 @@ def _subject(subject: str) -> tuple[str, str]:
 
 
 def _check_room(connection: Connection, repository_id: int) -> None:
-    count = connection.execute(text("select count(*) from arkvory_access_rules where repository_id = :id"), {"id": repository_id}).scalar_one()
+    count = connection.execute(
+        text("select count(*) from arkvory_access_rules where repository_id = :id"), {"id": repository_id}
+    ).scalar_one()
     if count >= MOST_RULES:
         raise Invalid(f"a repository has at most {MOST_RULES} rules; use groups", field="subject")
 
@@ -145,7 +147,9 @@ def _insert(transaction: Transaction, repository_id: int, kind: str, name: str, 
 def _lock_named(transaction: Transaction, kind: str, name: str) -> int:
     """The id; the row cannot go before this transaction ends, so whoever deletes it sees the rule."""
     transaction.order.reach(Step.PEOPLE)
-    found = transaction.connection.execute(text(f"select id from arkvory_{kind}s where name = :name for key share"), {"name": name}).scalar()
+    found = transaction.connection.execute(
+        text(f"select id from arkvory_{kind}s where name = :name for key share"), {"name": name}
+    ).scalar()
     if found is None:
         raise Invalid(f"there is no {kind} {name!r}", field="subject")
     return int(found)

@@ -26,12 +26,13 @@ MOST_REPOSITORIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """What is asked for; `repositories` are names, null for all that the owner has."""
+    """What is asked for; `repositories` are names, null for all that the owner has; `user` is the owner, null for the caller."""
 
     name: str
     permissions: Sequence[str]
     repositories: Sequence[str] | None = None
     expires_in_days: int | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,13 @@ class Tokens:
         _check(wanted)
         with self._transactions.begin() as transaction:
             connection = transaction.connection
+            identity = self._maker(connection, caller, wanted.user)
             # Under the lock of the owner's row no revocation can come between the look at the maker and the new row.
-            _lock_owner(transaction, self._owner(connection, caller))
-            identity = self._owner(connection, caller)
+            owner = _lock_owner(transaction, wanted.user or identity.name)
+            identity = self._maker(connection, caller, wanted.user)
             repositories = None if wanted.repositories is None else _ids(connection, identity, wanted.repositories)
             secret = new_token()
-            made = _insert(connection, identity, wanted, repositories, secret)
+            made = _insert(connection, owner, identity, wanted, repositories, secret)
             _check_within(identity, wanted.permissions, repositories, made)
             return _token(connection, made.id), secret
 
@@ -96,10 +98,15 @@ class Tokens:
             transaction.advance_users([owner])
             _delete(transaction, token_id)
 
-    def _owner(self, connection: Connection, caller: Caller) -> Identity:
+    def _maker(self, connection: Connection, caller: Caller, owner: str | None) -> Identity:
+        """Others' tokens are made by administrators, and not with a token: what a token makes must end with it."""
         identity = self._authority.signed_in(connection, caller)
-        if identity.user_id <= 0:
-            raise Forbidden("tokens belong to a user: sign in as one")
+        if owner is not None and owner != identity.name:
+            self._authority.administrator(connection, caller)
+            if identity.token is not None:
+                raise Forbidden("a token for another user is made with a password, not with a token")
+        elif identity.user_id <= 0:
+            raise Invalid("a token belongs to a user: say whose", field="user")
         return identity
 
     def _reachable(self, connection: Connection, caller: Caller, token_id: int, *, revoking: bool = False) -> int:
@@ -138,9 +145,13 @@ def _check_within(identity: Identity, permissions: Sequence[str], repositories: 
         raise Forbidden("this token expires earlier than the one that it is to make")
 
 
-def _lock_owner(transaction: Transaction, identity: Identity) -> None:
+def _lock_owner(transaction: Transaction, name: str) -> int:
     transaction.order.reach(Step.PEOPLE)
-    transaction.connection.execute(text("select 1 from arkvory_users where id = :id for no key update"), {"id": identity.user_id})
+    query = text("select id from arkvory_users where name = :name for no key update")
+    found = transaction.connection.execute(query, {"name": name}).scalar()
+    if found is None:
+        raise Invalid(f"there is no user {name!r}", field="user")
+    return int(found)
 
 
 def _ids(connection: Connection, identity: Identity, names: Sequence[str]) -> Sequence[int]:
@@ -152,7 +163,9 @@ def _ids(connection: Connection, identity: Identity, names: Sequence[str]) -> Se
                 f"and r.name = any(:names) and {KNOWN}"
             ),
             {"names": list(names), **subject(identity)},
-        ).tuples()
+        )
+        .tuples()
+        .all()
     )
     missing = sorted(set(names) - set(found))
     if missing:
@@ -161,7 +174,7 @@ def _ids(connection: Connection, identity: Identity, names: Sequence[str]) -> Se
 
 
 def _insert(
-    connection: Connection, identity: Identity, wanted: NewToken, repositories: Sequence[int] | None, secret: str
+    connection: Connection, owner: int, maker: Identity, wanted: NewToken, repositories: Sequence[int] | None, secret: str
 ) -> Row[Any]:
     statement = text(
         "insert into arkvory_tokens (user_id, parent_id, name, digest, permissions, repositories, expires_at) "
@@ -169,8 +182,8 @@ def _insert(
         "now() + make_interval(days => cast(:days as integer))) returning id, cast(extract(epoch from expires_at) as float8) as expires"
     )
     values = {
-        "user": identity.user_id,
-        "parent": identity.token.id if identity.token else None,
+        "user": owner,
+        "parent": maker.token.id if maker.token else None,
         "name": wanted.name,
         "digest": token_digest(secret),
         "permissions": [each for each in PERMISSIONS if each in wanted.permissions],

@@ -1,1 +1,27 @@
-"""."""
+"""The management API, /api/v1: routes that parse, make one call and render.
+
+- `repositories`: the repositories, their rules, their usage
+- `artifacts`: what is in them, search
+- `people`: users, groups, tokens, who am I
+- `operations`: cleanup
+- `problems`: every error below /api
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+__all__ = ["register"]
+
+
+def register(app: Flask) -> None:
+    """Add the rooms of the API and its OpenAPI document. Call it after the other handlers of errors are registered."""
+    from app.api import artifacts, blueprints, operations, people, problems, repositories
+
+    api = blueprints.Api(app)
+    for room in (repositories, artifacts, people, operations):
+        api.register_blueprint(room.blueprint)
+    problems.register(app)

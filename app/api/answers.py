@@ -15,6 +15,7 @@ from app.errors import Unauthenticated
 from app.http.addresses import public_base
 from app.http.identity import caller
 from app.http.paths import encode_path
+from app.repository.formats import FORMATS
 from app.repository.listing import Artifact, Usage
 from app.repository.registry import Repository
 
@@ -42,7 +43,7 @@ def repository_document(repository: Repository) -> Document:
 
 def artifact_document(artifact: Artifact) -> Document:
     """With the address of its bytes; nothing is ever quarantined in this release."""
-    address = f"{public_base(request)}/{artifact.format}/{artifact.repository}/{encode_path(artifact.path)}"
+    address = public_base(request) + FORMATS[artifact.format].file_address(artifact.repository) + encode_path(artifact.path)
     return asdict(artifact) | {"quarantine": None, "url": address}
 
 

@@ -89,5 +89,3 @@ def is_text(value: str) -> bool:
 def one(key: Any, otherwise: Any) -> Any:
     """The only value of a key, or what stands for the beginning of the list."""
     return key[0] if key else otherwise
-
-

@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 CONTENT_TYPE = "application/problem+json"
 # Where HTTP's own name of a status is not the word that the domain uses.
 _CODES = {400: "invalid", 401: "unauthenticated", 413: "too_large", 422: "invalid", 500: "failed"}
+_DETAILS = {
+    404: "There is nothing at this address; /api/v1/openapi.json lists what there is.",
+    405: "This address does not take that method.",
+}
 _KEPT_HEADERS = {"allow", "location", "retry-after", "www-authenticate"}
 
 
@@ -58,7 +62,7 @@ def _http_problem(error: HTTPException) -> Response:
         detail = "; ".join(f"{name}: {' '.join(texts)}" for name, texts in fields.items())
         return problem(status, "invalid", detail, fields, headers)
     code = _CODES.get(status) or HTTPStatus(status).name.lower()
-    return problem(status, code, error.description or error.name, None, headers)
+    return problem(status, code, _DETAILS.get(status) or error.description or error.name, None, headers)
 
 
 def _failure(error: Exception) -> Response:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from marshmallow import Schema, ValidationError, fields, pre_load
+from marshmallow import Schema, ValidationError, fields
 from marshmallow.validate import Length, OneOf, Range
 
 from app.access.decision import PERMISSIONS
 from app.api.parsing import is_text
 from app.errors import Invalid
+from app.http.responses import json_time
 from app.repository.formats import FORMATS, WRITE_POLICIES
 from app.repository.names import check_path
 from app.repository.registry import MOST_QUOTA, STATUSES
@@ -39,16 +40,14 @@ class Instant(fields.DateTime):
     """ISO 8601 in UTC with Z."""
 
     def _serialize(self, value: datetime | None, attr: str | None, obj: Any, **kwargs: Any) -> Any:
-        if value is None:
-            return None
-        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return None if value is None else json_time(value)
 
 
 def _whole(least: int, most: int, **options: Any) -> fields.Integer:
     return fields.Integer(strict=True, validate=Range(least, most), **options)
 
 
-def _permissions(**options: Any) -> fields.List:
+def _permissions(**options: Any) -> fields.List[str]:
     return fields.List(fields.String(validate=OneOf(PERMISSIONS)), validate=Length(1, 16), **options)
 
 
@@ -59,15 +58,7 @@ def _prefix(value: str) -> None:
         raise ValidationError(error.message) from None
 
 
-class Query(Schema):
-    """Parameters in the query of an address: text, so numbers are read from it."""
-
-    @pre_load
-    def _first_of_each(self, data: Any, **_: Any) -> Any:
-        return dict(data.items())
-
-
-class PageQuery(Query):
+class PageQuery(Schema):
     limit = fields.Integer(load_default=100, validate=Range(1, 1000), metadata={"description": "most items in the answer"})
     cursor = Words(load_default=None, metadata={"description": "`next` of the page before"})
 
@@ -213,6 +204,7 @@ class NewTokenIn(Schema):
     permissions = _permissions(required=True)
     repositories = fields.List(Words(), load_default=None, allow_none=True, validate=Length(1, 1000))
     expires_in_days = _whole(1, 3650, load_default=None, allow_none=True)
+    user = Words(load_default=None, allow_none=True, metadata={"description": "whose, for administrators; null: one's own"})
 
 
 class TokenOut(Schema):
@@ -233,6 +225,14 @@ class WhoOut(Schema):
     user = fields.String(allow_none=True)
     administrator = fields.Boolean()
     token = fields.Nested(TokenOut, allow_none=True)
+
+
+class CleanedOut(Schema):
+    abandoned = fields.Integer(metadata={"description": "uploads given up"})
+    garbage = fields.Integer(metadata={"description": "uploads whose bytes were replaced or deleted"})
+    blobs = fields.Integer(metadata={"description": "blobs deleted from the disk"})
+    artifacts = fields.Integer(metadata={"description": "artifacts of deleted repositories"})
+    temporary = fields.Integer(metadata={"description": "temporary files"})
 
 
 class ProblemOut(Schema):

@@ -23,7 +23,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from app.cache.store import Cache, CurrentNumbers
 from app.cache.view import Epochs
 from app.cluster.ownership import Ownership
-from app.database.engines import Database, database_errors
+from app.database.engines import CACHE_ROW_WAIT_MS, Database, database_errors, statements_within
 from app.database.locks import ADMISSION, LockOrder, Step, repository_lock
 from app.database.turns import RepositoryTurns
 from app.errors import ArkvoryError, DatabaseAway, OutcomeUnknown, Unavailable
@@ -103,16 +103,13 @@ class Transaction:
         lock = {"c": group, "o": number}
         if self.connection.execute(text("select pg_try_advisory_xact_lock(:c, :o)"), lock).scalar_one():
             return
-        former = self.connection.execute(text("select current_setting('statement_timeout')")).scalar_one()
-        self.connection.execute(text(f"set local statement_timeout = {LOCK_WAIT_MS}"))
         try:
-            with database_errors():
+            with database_errors(), statements_within(self.connection, LOCK_WAIT_MS):
                 self.connection.execute(text("select pg_advisory_xact_lock(:c, :o)"), lock)
         except DatabaseAway:
             raise
         except Unavailable as error:
             raise Unavailable("another change of this repository takes long; try again shortly") from error
-        self.connection.execute(text("select set_config('statement_timeout', :former, true)"), {"former": former})
 
     def advance(
         self, repository_id: int, *classes: str, paths: Sequence[str] | None = None, former_names: Sequence[tuple[str, str]] = ()
@@ -154,7 +151,10 @@ class Transaction:
         """Advance the installation's epoch."""
         self.order.reach(Step.PEOPLE)
         row = self.connection.execute(
-            text("update arkvory_installation set epoch = epoch + 1 where id = 1 returning epoch, pg_current_xact_id()::text::bigint as xid")
+            text(
+                "update arkvory_installation set epoch = epoch + 1 where id = 1 "
+                "returning epoch, pg_current_xact_id()::text::bigint as xid"
+            )
         ).one()
         self.outcome.installation = int(row.epoch)
         self.outcome.transaction_id = int(row.xid)
@@ -187,7 +187,7 @@ class Transaction:
             return
         self.order.reach(Step.CACHE)
         try:
-            with self.connection.begin_nested():
+            with self.connection.begin_nested(), statements_within(self.connection, CACHE_ROW_WAIT_MS):
                 self.connection.execute(text("delete from arkvory_cache_rows where repository_id = any(:ids)"), {"ids": touched})
         except DBAPIError as error:
             if error.connection_invalidated:

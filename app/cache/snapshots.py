@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from app.cache import keys
 from app.cache.store import Cache
 from app.cache.view import Epochs
-from app.database.engines import Database
+from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.errors import ArkvoryError, NotFound
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Snapshots:
             "and c.authorization_epoch = r.authorization_epoch and c.members_epoch = r.members_epoch"
         )
         try:
-            with self._database.request.connect() as connection:
+            with self._database.request.connect() as connection, statements_within(connection, CACHE_ROW_WAIT_MS):
                 row = connection.execute(
                     statement, {"key": keys.row_for_snapshot(tenant, name), "tenant": tenant, "name": name}
                 ).first()
@@ -137,7 +137,7 @@ class Snapshots:
             "lifetime": ROW_LIFETIME_SECONDS,
         }
         try:
-            with self._database.write() as connection:
+            with self._database.write() as connection, statements_within(connection, CACHE_ROW_WAIT_MS):
                 connection.execute(statement, values)
         except (DBAPIError, ArkvoryError) as error:
             self._count_row_error(error)

@@ -8,11 +8,17 @@ from typing import cast
 from flask import request
 
 from app.errors import Invalid
+from app.http.forms import Readable
+
+
+def body_stream() -> Readable:
+    """The body; the client is asked to go on (100) at the first read, not before."""
+    return cast(Readable, request.environ["wsgi.input"])
 
 
 def body_reader() -> Callable[[int], bytes]:
-    """Reads the body piece by piece; the client is asked to go on (100) at the first read, not before."""
-    return cast(Callable[[int], bytes], request.environ["wsgi.input"].read)
+    """Reads the body piece by piece."""
+    return body_stream().read
 
 
 def body_size() -> int | None:

@@ -63,11 +63,11 @@ def register(app: Flask) -> None:
 
 def _http_answer(error: HTTPException) -> Response:
     answer = error.get_response()
-    text = f"{error.description or error.name}\n"
-    return Response(text, answer.status_code, {name: value for name, value in answer.headers if name in {"Allow", "Location"}}, mimetype="text/plain")
+    kept = {name: value for name, value in answer.headers if name in {"Allow", "Location"}}
+    return Response(f"{error.description or error.name}\n", answer.status_code, kept, mimetype="text/plain")
 
 
 def _unexpected(error: Exception) -> Response:
     request_id = request.environ.get("arkvory.request_id", "")
-    log.exception("request %s failed: %s %s", request_id, request.method, request.path)
+    log.error("request %s failed: %s %s", request_id, request.method, request.path, exc_info=error)
     return Response(f"The server failed at this request (id {request_id}).\n", 500, mimetype="text/plain")

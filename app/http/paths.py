@@ -19,13 +19,11 @@ from werkzeug.routing import BaseConverter
 from app.errors import InvalidPath
 from app.http.addresses import public_base, remote_address
 from app.http.exchange import Application, StartResponse
-
-MAX_PATH_BYTES = 1024
+from app.repository.names import check_path
 
 _AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 _LITERAL = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SAFE = "/@!$*,=()"
 
@@ -68,24 +66,11 @@ def decode_path(text: str) -> str:
     """An encoded path or segment decoded once; raises `InvalidPath` where no artifact can be at it. A slash at the end stays."""
     if _BROKEN_ESCAPE.search(text):
         raise InvalidPath("The path has a % that is not followed by two hexadecimal digits.")
-    data = unquote_to_bytes(text)
-    if len(data) > MAX_PATH_BYTES:
-        raise InvalidPath(f"The path is longer than {MAX_PATH_BYTES} bytes.")
     try:
-        path = data.decode("utf-8")
+        path = unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidPath("The path is not UTF-8.") from None
-    check_path(path)
-    return path
-
-
-def check_path(path: str) -> None:
-    """Raise `InvalidPath` for a decoded path that no artifact (or, ending in a slash, no folder) can have."""
-    if _FORBIDDEN.search(path):
-        raise InvalidPath("The path contains a backslash or a control character.")
-    for segment in path.removesuffix("/").split("/"):
-        if segment in ("", ".", ".."):
-            raise InvalidPath("The path has an empty segment, '.' or '..'.")
+    return check_path(path, folder=True)
 
 
 class SegmentConverter(BaseConverter):
@@ -146,5 +131,5 @@ def _escape_bytes(path: str) -> str:
     return path if path.isascii() else "".join(char if char < "\x80" else f"%{ord(char):02X}" for char in path)
 
 
-__all__ = ["ArtifactConverter", "RawPath", "RefusedPath", "SegmentConverter", "check_path", "decode_path", "encode_path", "public_base",
+__all__ = ["ArtifactConverter", "RawPath", "RefusedPath", "SegmentConverter", "decode_path", "encode_path", "public_base",
            "raw_path", "remote_address", "route_on_raw_paths"]

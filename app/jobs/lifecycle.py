@@ -161,10 +161,10 @@ class Lifecycle:
 _WELCOME = """
   The administrator's password, shown this once:   admin / {password}
 
-  curl   curl -u admin:{password} -H 'Content-Type: application/json' -d '{{"name": "files", "format": "raw", "kind": "hosted"}}' {address}/api/v1/repositories
+  curl   .venv/bin/arkvory repo create files --format raw
          curl -u admin:{password} -T FILE {address}/raw/files/some/path
          curl -u admin:{password} -O {address}/raw/files/some/path
-  twine  curl -u admin:{password} -H 'Content-Type: application/json' -d '{{"name": "python", "format": "pypi", "kind": "hosted"}}' {address}/api/v1/repositories
+  twine  .venv/bin/arkvory repo create python --format pypi
          twine upload --repository-url {address}/pypi/python/ -u admin -p {password} dist/*
   pip    pip install --index-url http://admin:{password}@{host}/pypi/python/simple/ PACKAGE
 """

@@ -19,9 +19,10 @@ from typing import Any
 
 import gevent
 from sqlalchemy import Row, text
+from sqlalchemy.exc import DBAPIError
 
 from app.cache.changes import Transactions, UploadState
-from app.database.engines import Database
+from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import Step
 from app.errors import NotOwner, Unavailable
 from app.repository.blobs import Blobs
@@ -131,8 +132,8 @@ class Cleanup:
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.BLOB)
             connection = transaction.connection
-            locked = connection.execute(text("select status from arkvory_blobs where id = :id for update skip locked"), {"id": blob_id}).first()
-            if locked is None:
+            locked = connection.execute(text("select 1 from arkvory_blobs where id = :id for update skip locked"), {"id": blob_id})
+            if locked.first() is None:
                 return False
             if connection.execute(text("select 1 from arkvory_artifacts where blob_id = :id limit 1"), {"id": blob_id}).first() is not None:
                 connection.execute(text("update arkvory_blobs set candidate_at = null, status = 'live' where id = :id"), {"id": blob_id})
@@ -193,8 +194,7 @@ class Cleanup:
         return len(left)
 
     def _purge_old_rows(self) -> None:
-        with self._database.write() as connection:
-            connection.execute(text("delete from arkvory_cache_rows where expires_at < now()"))
+        self._purge_cache_rows()
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.UPLOADS)
             transaction.connection.execute(
@@ -204,6 +204,15 @@ class Cleanup:
                 ),
                 {"kept": RELEASED_KEPT_SECONDS},
             )
+
+    def _purge_cache_rows(self) -> None:
+        try:
+            with self._transactions.begin() as transaction, statements_within(transaction.connection, CACHE_ROW_WAIT_MS):
+                transaction.order.reach(Step.CACHE)
+                transaction.connection.execute(text("delete from arkvory_cache_rows where expires_at < now()"))
+        except (DBAPIError, Unavailable) as error:
+            # C6: whatever is wrong with them costs nothing else.
+            log.warning("old cache rows could not be deleted: %s", error)
 
 
 def run_quietly(cleanup: Cleanup) -> None:

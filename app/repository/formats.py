@@ -17,10 +17,16 @@ class Format:
     # A path that was used once is never used again, even after it was deleted.
     names_are_for_ever: bool = False
     companions: tuple[str, ...] = ()
+    # The folder of the repository's address below which artifacts lie at their paths.
+    files: str = ""
 
     def address(self, repository: str) -> str:
         """The path below the server's address that clients are pointed at."""
         return f"/{self.name}/{repository}/" + ("simple/" if self.name == "pypi" else "")
+
+    def file_address(self, repository: str) -> str:
+        """The path below the server's address that the path of an artifact follows."""
+        return f"/{self.name}/{repository}/{self.files}"
 
 
 FORMATS: Mapping[str, Format] = {

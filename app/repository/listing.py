@@ -109,7 +109,7 @@ class Listing:
         with self._database.consistent() as connection:
             snapshot = find_repository(connection, caller, repository)
             self._access.require_whole(connection, caller, snapshot, READ)
-            counted: dict[str, int] = dict(connection.execute(_BYTES, {"id": snapshot.id}).tuples())
+            counted: dict[str, int] = dict(connection.execute(_BYTES, {"id": snapshot.id}).tuples().all())
             row = connection.execute(_COUNTS, {"id": snapshot.id}).one()
         sums = {status: int(counted.get(status, 0)) for status in ("open", "published", "garbage")}
         return Usage(**sums, quota_bytes=row.quota_bytes, artifacts=row.artifacts)

@@ -30,7 +30,7 @@ from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot, read_snapshot
 from app.database.engines import Database
 from app.database.locks import Step
-from app.errors import AlreadyExists, NotAllowedHere, NotFound, PreconditionFailed, Unauthenticated, Unavailable
+from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed, Unauthenticated, Unavailable
 from app.repository.blobs import Blobs, BlobVanished
 from app.repository.formats import FORMATS, write_policy
 from app.repository.names import check_path
@@ -117,13 +117,13 @@ class Session:
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
-    def receiver(self, expected: Expected, when_small: Iterable[str] = ()) -> Receiver:
-        """Reserve room for one body. Raises CapacitySpent, TooLarge; nothing of the body has been read by then."""
-        return self._receiver(expected.size, expected, when_small)
+    def receiver(self, expected: Expected, when_small: Iterable[str] = (), at_most: int | None = None) -> Receiver:
+        """Reserve room for one body, `at_most` so long where its size is not known. Raises CapacitySpent, TooLarge.
 
-    def _receiver(self, size: int | None, expected: Expected, when_small: Iterable[str]) -> Receiver:
+        Nothing of the body has been read by then.
+        """
         publisher = self._publisher
-        reservation = publisher.admission.open(self._snapshot.id, size, self._target.caller.upload_key)
+        reservation = publisher.admission.open(self._snapshot.id, expected.size, self._target.caller.upload_key, at_most)
         self._reservations.append(reservation)
         receiver = Receiver(publisher.admission, publisher.store, reservation, expected, when_small)
         self._receivers.append(receiver)
@@ -131,7 +131,7 @@ class Session:
 
     def store(self, body: bytes, when_small: Iterable[str] = ()) -> Received:
         """A small body that is at hand already."""
-        receiver = self._receiver(len(body), Expected(size=len(body)), when_small)
+        receiver = self.receiver(Expected(size=len(body)), when_small)
         receiver.feed(body)
         return receiver.finish()
 
@@ -234,6 +234,8 @@ class Publisher:
         """Place the blobs, then publish in one transaction; again when cleanup took a blob in between (W3)."""
         for each in files:
             check_path(each.path)
+        if len({each.path for each in files}) != len(files):
+            raise Invalid("two files of one upload have the same name")
         for attempt in range(PLACING_TRIES):
             blob_ids = [self._blobs.place(each.received) for each in files]
             try:
@@ -259,15 +261,20 @@ class Publisher:
             currents = [_current(connection, snapshot.id, each.path) for each in files]
             for each, current in zip(files, currents, strict=True):
                 _check_policy(connection, now, settings, each.path, current, conditions if each is files[0] else Conditions())
+            stale = _stale_companions(connection, now, files)
             epochs = transaction.advance(snapshot.id, "content", paths=[each.path for each in files])
-            package_id = _touch_package(transaction, snapshot.id, package, epochs.content, currents)
-            self._blobs.take(transaction, blob_ids, [each.blob_id for each in currents if each is not None])
+            new = sum(1 for each in currents if each is None) - len(stale)
+            package_id = _touch_package(transaction, snapshot.id, package, epochs.content, new)
+            self._blobs.take(transaction, blob_ids, [each.blob_id for each in (*currents, *stale) if each is not None])
+            gone = [each.upload_id for each in stale]
+            connection.execute(text("delete from arkvory_artifacts where repository_id = :id and upload_id = any(:gone)"),
+                               {"id": snapshot.id, "gone": gone})  # fmt: skip
             published = [
                 _write_artifact(connection, snapshot.id, each, blob_id, package_id, target.caller, created=current is None)
                 for each, blob_id, current in zip(files, blob_ids, currents, strict=True)
             ]
             states = {each.received.reservation.id: UploadState("published", each.received.size) for each in files}
-            states |= {each.upload_id: UploadState("garbage") for each in currents if each is not None}
+            states |= {each.upload_id: UploadState("garbage") for each in (*currents, *stale) if each is not None}
             transaction.settle_uploads(states)
         return published
 
@@ -281,6 +288,14 @@ def _current(connection: Connection, repository_id: int, path: str) -> _Current 
         {"id": repository_id, "path": path},
     ).first()
     return None if row is None else _Current(row.blob_id, row.digest, row.upload_id, row.package_id)
+
+
+def _stale_companions(connection: Connection, snapshot: Snapshot, files: Sequence[NewFile]) -> list[_Current]:
+    """What stood beside a file that is replaced and does not come with the new one: a signature of other bytes."""
+    brought = {each.path for each in files}
+    beside = [each.path + ending for each in files for ending in FORMATS[snapshot.format].companions]
+    found = (_current(connection, snapshot.id, path) for path in beside if path not in brought)
+    return [each for each in found if each is not None]
 
 
 def _check_policy(
@@ -305,9 +320,9 @@ def _was_used(connection: Connection, repository_id: int, path: str) -> bool:
 
 
 def _touch_package(
-    transaction: Transaction, repository_id: int, package: Package | None, revision: int, currents: Sequence[_Current | None]
+    transaction: Transaction, repository_id: int, package: Package | None, revision: int, new: int
 ) -> int | None:
-    """Make or find the package's row, move its revision (C9) and count the new files."""
+    """Make or find the package's row, move its revision (C9) and count the `new` files."""
     if package is None:
         return None
     transaction.order.reach(Step.PACKAGE)
@@ -323,7 +338,7 @@ def _touch_package(
                 "repository": repository_id,
                 "name": package.name,
                 "display": package.display_name,
-                "new": sum(1 for each in currents if each is None),
+                "new": new,
                 "revision": revision,
             },
         ).scalar_one()

@@ -94,7 +94,7 @@ class DocumentSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A decision and the numbers it was made with."""
+    """A decision. It was made with the snapshot's epochs and this epoch of the installation; `epochs` are the effective ones (C1)."""
 
     snapshot: Snapshot
     epochs: Epochs
@@ -116,11 +116,12 @@ class Reader:
     def find(self, ask: Ask) -> Found:
         """Raises NotFound, Unauthenticated, Forbidden or Unavailable."""
         judged = self._judge(ask)
-        kept = self._kept_gate(judged, ask.path)
-        if kept is not None:
-            return Found(judged.snapshot, kept)
-        if self._known_absent(judged, ask.path):
-            raise _absent(ask)
+        if self._may_use_memory(judged, ask.caller):
+            kept = self._kept_gate(judged, ask.path)
+            if kept is not None:
+                return Found(judged.snapshot, kept)
+            if self._known_absent(judged, ask.path):
+                raise _absent(ask)
         return self._load_gate(judged, ask)
 
     def open_blob(self, ask: Ask, found: Found) -> tuple[Found, OpenBlob]:
@@ -144,7 +145,7 @@ class Reader:
         Raises NotFound when the repository has no such document, and what `find` raises.
         """
         judged = self._judge(ask)
-        if self._cache.may_keep(judged.snapshot.id):
+        if self._may_use_memory(judged, ask.caller):
             kept: Document | None = self._cache.documents.get(_document_key(judged.snapshot.id, judged.epochs, source))
             if kept is not None:
                 return kept
@@ -155,6 +156,8 @@ class Reader:
             seen, incarnation = _read_numbers(connection, judged.snapshot.id, ask.caller)
             snapshot = judged.snapshot
             if seen is None or self._is_outdated(judged, ask.caller, seen):
+                if seen is not None:
+                    self._cache.observe(seen)
                 snapshot = self._decide_in(connection, ask)
                 seen, incarnation = _read_numbers(connection, snapshot.id, ask.caller)
                 assert seen is not None
@@ -178,6 +181,8 @@ class Reader:
         return self._judge(ask).snapshot
 
     def _judge(self, ask: Ask) -> _Judged:
+        # Read first: whatever is learnt on the way counts as newer than the decision.
+        installation = self._cache.view.installation
         try:
             snapshot = self._snapshots.get(ask.tenant, ask.repository)
             _check_format(snapshot, ask)
@@ -185,15 +190,28 @@ class Reader:
             raise _hidden(error, ask) from None
         check_online(snapshot)
         self._access.require(ask.caller, snapshot, READ, ask.path)
-        return _Judged(snapshot, self._cache.effective(snapshot.id, snapshot.epochs), self._cache.view.installation)
+        return _Judged(snapshot, self._cache.effective(snapshot.id, snapshot.epochs), installation)
+
+    def _may_use_memory(self, judged: _Judged, caller: Caller) -> bool:
+        """C8 without a statement: nothing that the decision rests on has moved while it was made, nor is in doubt (C2)."""
+        cache, decided = self._cache, judged.snapshot.epochs
+        return (
+            cache.may_keep(judged.snapshot.id)
+            and judged.epochs._replace(content=decided.content) == decided
+            and judged.installation == cache.view.installation
+            and caller.revision >= cache.view.user(caller.user_id)
+            and caller.user_id not in cache.doubts.users
+            and not cache.doubts.installation
+        )
 
     def _is_outdated(self, judged: _Judged, caller: Caller, seen: Seen) -> bool:
-        """C8: any number but the content epoch is larger than the one that the decision was made with."""
+        """C8: any number but the content epoch is larger than the one that the decision was made with, or the user is gone (0)."""
+        decided = judged.snapshot.epochs
         return (
-            seen.epochs.metadata > judged.epochs.metadata
-            or seen.epochs.authorization > judged.epochs.authorization
-            or seen.epochs.members > judged.epochs.members
-            or seen.user_revision > caller.revision
+            seen.epochs.metadata > decided.metadata
+            or seen.epochs.authorization > decided.authorization
+            or seen.epochs.members > decided.members
+            or seen.user_revision != caller.revision
             or seen.installation > judged.installation
         )
 
@@ -228,7 +246,11 @@ class Reader:
     def _load_gate(self, judged: _Judged, ask: Ask) -> Found:
         with self._database.read() as connection:
             row = connection.execute(_GATE_QUERY, {"id": judged.snapshot.id, "path": ask.path, "user": ask.caller.user_id}).first()
-        if row is None or self._is_outdated(judged, ask.caller, _seen(judged.snapshot.id, row, ask.caller)):
+        if row is None:
+            return self._decide_again(ask)
+        seen = _seen(judged.snapshot.id, row, ask.caller)
+        if self._is_outdated(judged, ask.caller, seen):
+            self._cache.observe(seen)
             return self._decide_again(ask)
         return self._keep_gate(judged.snapshot, ask, row)
 

@@ -247,8 +247,8 @@ _REPOSITORIES = (
 
 
 def _shown(row: Row[Any]) -> Repository:
-    values = tuple(row)
-    return Repository(*values[:10], epochs=Epochs._make(values[10:14]))
+    values: list[Any] = [*row[:10], Epochs._make(row[10:14])]
+    return Repository(*values)
 
 
 def _read(connection: Connection, name: str) -> Repository:
@@ -256,4 +256,3 @@ def _read(connection: Connection, name: str) -> Repository:
     if row is None:
         raise NotFound(f"there is no repository {name!r}")
     return _shown(row)
-

@@ -23,7 +23,7 @@ from config import Settings
 log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
-FIRST_STEP = 8 * MIB
+FIRST_STEP = MIB
 LARGEST_STEP = 256 * MIB
 
 
@@ -49,10 +49,13 @@ class Admission:
         self._turn = BoundedSemaphore(1)
         self.open_uploads: dict[UUID, Reservation] = {}
 
-    def open(self, repository_id: int, size: int | None, key: str) -> Reservation:
-        """Reserve `size` bytes (null: unknown, in steps). Raises TooLarge, CapacitySpent or NotFound."""
+    def open(self, repository_id: int, size: int | None, key: str, at_most: int | None = None) -> Reservation:
+        """Reserve `size` bytes (null: unknown, in steps, the first one no longer than `at_most`).
+
+        Raises TooLarge, CapacitySpent or NotFound.
+        """
         self._check_size(size or 0)
-        reserved = FIRST_STEP if size is None else size
+        reserved = min(FIRST_STEP, at_most or FIRST_STEP) if size is None else size
         if self._settings.max_upload_bytes is not None:
             reserved = min(reserved, self._settings.max_upload_bytes)
         reservation = Reservation(uuid4(), repository_id, reserved, exact=size is not None)
@@ -60,8 +63,8 @@ class Admission:
             transaction.lock_admission()
             if size is None:
                 # A nearly spent quota still takes a small body of unknown length.
-                reservation.reserved = min(reserved, max(0, self._room(transaction, repository_id)))
-            self._check_room(transaction, repository_id, reservation.reserved if size is not None else max(1, reservation.reserved))
+                reservation.reserved = max(1, min(reserved, self._room(transaction, repository_id)))
+            self._check_room(transaction, repository_id, reservation.reserved)
             transaction.order.reach(Step.UPLOADS)
             transaction.connection.execute(
                 text(

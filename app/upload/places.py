@@ -40,10 +40,7 @@ class Places:
         try:
             yield
         finally:
-            self._used[key] -= 1
-            if not self._used[key]:
-                del self._used[key]
-            self._hand_out()
+            self._free(key)
 
     def _acquire(self, key: str) -> None:
         turn = Event()
@@ -61,13 +58,18 @@ class Places:
     def _give_up(self, key: str, turn: Event) -> None:
         if turn.is_set():
             # Granted in the very moment it was given up: hand it on.
-            self._used[key] -= 1
-            self._hand_out()
+            self._free(key)
             return
         queue = self._queues[key]
         queue.remove(turn)
         if not queue:
             del self._queues[key]
+
+    def _free(self, key: str) -> None:
+        self._used[key] -= 1
+        if not self._used[key]:
+            del self._used[key]
+        self._hand_out()
 
     def _hand_out(self) -> None:
         while self.used < self.total:

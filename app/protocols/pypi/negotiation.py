@@ -31,8 +31,6 @@ HTML = Representation("html", "text/html", "text/html; charset=utf-8")
 # In the order in which they are preferred.
 _OFFERS = (JSON, HTML_V1, HTML)
 
-VARY = "Accept"
-
 
 def negotiate(accept: str | None, wanted: str | None = None) -> Representation | None:
     """The form to answer with, or None when the client accepts none of them (406).

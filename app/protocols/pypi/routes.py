@@ -9,13 +9,12 @@ from flask import Blueprint, Response, redirect, request
 
 from app.errors import Conflict, Invalid, NotFound
 from app.http.addresses import public_base
-from app.http.bodies import body_reader
+from app.http.bodies import body_reader, body_size, body_stream
 from app.http.identity import caller, log_fact
 from app.http.parts import parts
 from app.http.paths import encode_path
 from app.http.responses import document_response, etags_of, file_response
 from app.protocols.pypi.documents import YANKED, ProjectIndex, ProjectPage, ReleaseDocument, files_of
-from app.protocols.pypi.forms import Readable
 from app.protocols.pypi.names import companion_of, is_normalised, normalised
 from app.protocols.pypi.negotiation import Representation, negotiate, unacceptable
 from app.protocols.pypi.releases import find_release
@@ -104,7 +103,7 @@ def release_json(repository: str, project: str, version: str) -> Response:
 def upload(repository: str) -> Response:
     """An upload form as twine sends it; 200 is what clients take for success."""
     with parts().publisher.begin(_target(repository), None) as session:
-        published = store_upload(session, cast(Readable, request.environ["wsgi.input"]), request.headers.get("Content-Type"))
+        published = store_upload(session, body_stream(), request.headers.get("Content-Type"), body_size())
     return Response(f"{published.path} is stored\n", 200, content_type="text/plain; charset=utf-8")
 
 
@@ -136,6 +135,7 @@ def yank(repository: str, project: str, version: str) -> Response:
 
 @blueprint.delete("/<segment:repository>/pypi/<segment:project>/<segment:version>/yanked")
 def unyank(repository: str, project: str, version: str) -> Response:
+    """Take the yank of a release back."""
     target = _target(repository)
     parts().editor.amend(target, _release(target, project, version), {YANKED: None})
     return Response(status=204)

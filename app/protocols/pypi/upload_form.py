@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.errors import AlreadyExists, DigestMismatch, Invalid
+from app.errors import DigestMismatch, Invalid
 from app.protocols.pypi.names import Distribution, check_against, normalised, parse_file_name, shown, version_of
 
 CONTENT_PART = "content"
@@ -89,11 +89,6 @@ class UploadForm:
         if claimed is not None and claimed != found:
             field = _DIGESTS[algorithm][0]
             raise DigestMismatch(f"the {algorithm} of the file is {found}, but {field!r} says {claimed}; please send it again", field)
-
-
-def already_exists(filename: str) -> AlreadyExists:
-    """The refusal that clients know: twine's and poetry's `--skip-existing` go by 409 and these words."""
-    return AlreadyExists(f"File already exists: {filename} cannot be uploaded again, a file name is used once and for ever.")
 
 
 def _check_action(fields: Mapping[str, Sequence[str]]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import gevent
 
 from app.errors import Invalid, TooLarge
+from app.http.forms import FilePart, Readable, read_form
 from app.protocols.pypi.documents import DETAILS, REQUIRES_PYTHON
-from app.protocols.pypi.forms import FilePart, Readable, read_form
 from app.protocols.pypi.inspection import Inspected, inspect
 from app.protocols.pypi.names import Companion, Distribution, parse_file_name
 from app.protocols.pypi.upload_form import CONTENT_PART, MOST_SIGNATURE_BYTES, SIGNATURE_PART, UploadForm, provenance
@@ -29,9 +29,12 @@ COMPANION_TYPES = {
 _PUBLISHER = {"kind": "arkvory", "claims": None}
 
 
-def store_upload(session: Session, stream: Readable, content_type: str | None) -> Published:
-    """Read the form and publish what it brings. Raises Invalid, AlreadyExists and what receiving and publishing raise."""
-    parts = _FileParts(session)
+def store_upload(session: Session, stream: Readable, content_type: str | None, form_size: int | None = None) -> Published:
+    """Read the form (of `form_size` bytes) and publish what it brings.
+
+    Raises Invalid, AlreadyExists and what receiving and publishing raise.
+    """
+    parts = _FileParts(session, form_size)
     fields = read_form(stream, content_type, parts.take)
     file = parts.content()
     form = UploadForm.from_fields(fields.fields)
@@ -51,8 +54,9 @@ class _Content:
 class _FileParts:
     """The form's files. A refusal waits until the whole form is read: clients look for an answer only then."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, form_size: int | None) -> None:
         self._session = session
+        self._form_size = form_size
         self._content: _Content | None = None
         self._refusal: Invalid | TooLarge | None = None
         self.signature: bytes | None = None
@@ -71,7 +75,7 @@ class _FileParts:
         except Invalid as error:
             self._refusal = error
             return
-        receiver = self._session.receiver(Expected())
+        receiver = self._session.receiver(Expected(), at_most=self._form_size)
         receiver.drain(part.read)
         self._content = _Content(part.filename, receiver.finish())
 

@@ -1,4 +1,4 @@
-"""`/raw/{repository}/{path}`: GET HEAD PUT DELETE of files, folders as listings."""
+"""`/raw/{repository}/{path}`: GET HEAD PUT POST DELETE of files, folders as listings."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import mimetypes
 
 from flask import Blueprint, Response, request
 
-from app.errors import InvalidPath
-from app.http.bodies import body_reader, body_size
+from app.errors import Invalid, InvalidPath
+from app.http.bodies import body_reader, body_size, body_stream
+from app.http.forms import FilePart, read_form
 from app.http.identity import caller, log_fact
 from app.http.negotiation import prefers_json
 from app.http.parts import parts
@@ -15,6 +16,7 @@ from app.http.paths import encode_path
 from app.http.responses import content_disposition, document_response, etags_of, file_response
 from app.protocols.raw.digests import announced, digest_headers
 from app.protocols.raw.listing import FolderListing
+from app.repository.names import check_path
 from app.repository.publishing import Conditions, NewFile, Published, Target
 from app.repository.reading import Ask, Found
 from app.upload.receiving import Expected
@@ -22,7 +24,10 @@ from app.upload.receiving import Expected
 blueprint = Blueprint("raw", __name__, url_prefix="/raw")
 
 # Files come from anyone who may publish: a browser must neither guess their type nor run them as ours.
-_HARMLESS = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"}
+_HARMLESS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'",
+}
 # What clients say when they have not been told what the body is.
 _UNTOLD = {"", "application/x-www-form-urlencoded"}
 
@@ -66,30 +71,52 @@ def put(repository: str, path: str) -> Response:
     log_fact("repository", repository)
     if path.endswith("/"):
         raise InvalidPath("a file's path does not end in a slash")
-    expected, conditions = Expected(announced(request.headers), body_size()), conditions_of_request()
+    expected, conditions = Expected(announced(request.headers), body_size()), _conditions()
     with parts().publisher.begin(Target("raw", repository, caller()), path, conditions) as session:
         receiver = session.receiver(expected, when_small=("md5", "sha1"))
         receiver.drain(body_reader())
-        (published,) = session.publish([NewFile(path, receiver.finish(), content_type_of(path))], conditions)
+        file = NewFile(path, receiver.finish(), _known_type(request.headers.get("Content-Type", ""), path))
+        (published,) = session.publish([file], conditions)
     return _stored(published)
+
+
+@blueprint.post("/<segment:repository>/", defaults={"path": ""})
+@blueprint.post("/<segment:repository>/<artifact:path>")
+def post(repository: str, path: str) -> Response:
+    """Store the files of a form in a folder, under the names that they have there; all or none."""
+    log_fact("repository", repository)
+    folder = check_path(path if path.endswith("/") or not path else path + "/", folder=True)
+    with parts().publisher.begin(Target("raw", repository, caller()), None) as session:
+        files: list[NewFile] = []
+
+        def receive(part: FilePart) -> None:
+            receiver = session.receiver(Expected(), when_small=("md5", "sha1"), at_most=body_size())
+            receiver.drain(part.read)
+            target = check_path(folder + part.filename)
+            files.append(NewFile(target, receiver.finish(), _known_type(part.content_type or "", target)))
+
+        read_form(body_stream(), request.headers.get("Content-Type"), receive)
+        if not files:
+            raise Invalid("the form has no file")
+        stored = session.publish(files)
+    return Response("".join(f"{each.path}\n" for each in stored), 201, content_type="text/plain; charset=utf-8")
 
 
 @blueprint.delete("/<segment:repository>/<artifact:path>")
 def delete(repository: str, path: str) -> Response:
     log_fact("repository", repository)
-    parts().editor.delete(Target("raw", repository, caller()), [path], conditions_of_request())
+    parts().editor.delete(Target("raw", repository, caller()), [path], _conditions())
     return Response(status=204)
 
 
-def content_type_of(path: str) -> str:
+def _known_type(told: str, path: str) -> str:
     """What the client said, else what the name's ending says."""
-    told = request.headers.get("Content-Type", "")
     if told.partition(";")[0].strip().lower() not in _UNTOLD:
         return told
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
-def conditions_of_request() -> Conditions:
+def _conditions() -> Conditions:
     return Conditions(if_match=_tags("If-Match"), if_none_match=_tags("If-None-Match"))
 
 

@@ -59,3 +59,4 @@ def room(database_url: str, tmp_path: Path) -> Iterator[Room]:
         yield Room(parts)
     finally:
         parts.ownership.release()
+        parts.database.dispose()

@@ -4,18 +4,16 @@ import hashlib
 import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests_toolbelt
-from twine.commands.upload import skip_upload
 from twine.package import PackageFile
 from twine.repository import Repository
 
 from app.errors import DigestMismatch, Invalid
-from app.protocols.pypi.forms import FilePart, read_form
-from app.protocols.pypi.upload_form import UploadForm, already_exists, provenance
+from app.http.forms import FilePart, read_form
+from app.protocols.pypi.upload_form import UploadForm, provenance
 from tests.protocols.pypi.packages import wheel
 
 BARE = {":action": ["file_upload"], "name": ["PyQt5_Qt5"], "version": ["5.15.2"]}
@@ -118,16 +116,6 @@ def test_the_most_trusted_digest_counts_and_a_wrong_one_is_a_mismatch() -> None:
     found.check_digest("md5", "a" * 32)
     with pytest.raises(DigestMismatch, match="md5_digest"):
         found.check_digest("md5", "b" * 32)
-
-
-def test_twine_skips_a_file_by_our_refusal() -> None:
-    """HO-PYPI-4."""
-    refusal = already_exists(FILENAME)
-    assert refusal.message.startswith("File already exists")
-    package: Any = None
-    for status in (409, 400):
-        response: Any = SimpleNamespace(status_code=status, reason="", text=refusal.message)
-        assert skip_upload(response, skip_existing=True, package=package)
 
 
 def test_attestations_are_served_as_a_provenance_object() -> None:

@@ -97,7 +97,7 @@ def boundary_of(content_type: str | None) -> bytes:
     media_type, options = parse_options_header(content_type)
     boundary = options.get("boundary", "")
     if media_type.lower() != "multipart/form-data" or not boundary:
-        raise Invalid("an upload is a multipart/form-data form with a boundary, as twine sends it")
+        raise Invalid("an upload by POST is a multipart/form-data form with a boundary")
     if len(boundary) > _LONGEST_BOUNDARY or not boundary.isascii() or not boundary.isprintable():
         raise Invalid(f"the form's boundary may have up to {_LONGEST_BOUNDARY} printable characters (RFC 2046)")
     return boundary.encode("ascii")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from requests_toolbelt import MultipartEncoder
 
 from app.errors import BodyCutShort, Invalid
-from app.protocols.pypi.forms import FilePart, Limits, Readable, boundary_of, read_form
+from app.http.forms import FilePart, Limits, Readable, boundary_of, read_form
 from tests.protocols.pypi.packages import BOUNDARY, CONTENT_TYPE, form_of
 
 # Pieces of content that look like what ends a part.

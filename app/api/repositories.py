@@ -1,0 +1,101 @@
+"""/repositories: the repositories themselves, their rules and their usage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.access.rules import NewRule
+from app.api.answers import Document, page_document, repository_document, usage_document
+from app.api.blueprints import PREFIX, Blueprint
+from app.api.management import management
+from app.api.parsing import key_of, one
+from app.api.schemas import (
+    NewRepositoryIn,
+    NewRuleIn,
+    PageQuery,
+    RepositoriesQuery,
+    RepositoryChangeIn,
+    RepositoryOut,
+    RuleOut,
+    UsageOut,
+    listed,
+)
+from app.http.identity import caller
+from app.http.paths import encode_path
+from app.repository.registry import NewRepository, RepositoryChange
+
+blueprint = Blueprint("repositories", "Repositories, who may use them, and what they take up")
+Created = tuple[Document, int, dict[str, str]]
+
+
+@blueprint.route("/repositories")
+@blueprint.arguments(RepositoriesQuery, location="query")
+@blueprint.response(200, listed(RepositoryOut))
+def list_repositories(query: dict[str, Any]) -> Document:
+    """Repositories that the caller may know of, by name"""
+    after = one(key_of(query["cursor"], str), "")
+    page = management().registry.list(caller(), query["limit"], after, query["format"])
+    return page_document(page, repository_document)
+
+
+@blueprint.route("/repositories", methods=["POST"])
+@blueprint.arguments(NewRepositoryIn)
+@blueprint.response(201, RepositoryOut)
+def create_repository(body: dict[str, Any]) -> Created:
+    """Create a repository"""
+    made = repository_document(management().registry.create(caller(), NewRepository(**body)))
+    return made, 201, {"Location": f"{PREFIX}/repositories/{made['name']}"}
+
+
+@blueprint.route("/repositories/<name>")
+@blueprint.response(200, RepositoryOut)
+def show_repository(name: str) -> Document:
+    """One repository, with its epochs and its client address"""
+    return repository_document(management().registry.show(caller(), name))
+
+
+@blueprint.route("/repositories/<name>", methods=["PATCH"])
+@blueprint.arguments(RepositoryChangeIn)
+@blueprint.response(200, RepositoryOut)
+def update_repository(body: dict[str, Any], name: str) -> Document:
+    """Change a repository; binds on the next request"""
+    return repository_document(management().registry.update(caller(), name, RepositoryChange(body)))
+
+
+@blueprint.route("/repositories/<name>", methods=["DELETE"])
+@blueprint.response(204)
+def delete_repository(name: str) -> None:
+    """Delete a repository and all that is in it"""
+    management().registry.delete(caller(), name)
+
+
+@blueprint.route("/repositories/<name>/usage")
+@blueprint.response(200, UsageOut)
+def show_usage(name: str) -> Document:
+    """Bytes by status, quota, number of artifacts"""
+    return usage_document(management().listing.usage(caller(), name))
+
+
+@blueprint.route("/repositories/<name>/rules")
+@blueprint.arguments(PageQuery, location="query")
+@blueprint.response(200, listed(RuleOut))
+def list_rules(query: dict[str, Any], name: str) -> Document:
+    """Access rules, by id"""
+    page = management().rules.list(caller(), name, query["limit"], one(key_of(query["cursor"], int), 0))
+    return page_document(page, lambda rule: rule)
+
+
+@blueprint.route("/repositories/<name>/rules", methods=["POST"])
+@blueprint.arguments(NewRuleIn)
+@blueprint.response(201, RuleOut)
+def add_rule(body: dict[str, Any], name: str) -> tuple[Any, int, dict[str, str]]:
+    """Add an access rule; binds on the next request"""
+    rule = management().rules.add(caller(), name, NewRule(**body))
+    return rule, 201, {"Location": f"{PREFIX}/repositories/{encode_path(name)}/rules/{rule.id}"}
+
+
+@blueprint.route("/repositories/<name>/rules/<int:id>", methods=["DELETE"])
+@blueprint.response(204)
+def delete_rule(name: str, id: int) -> None:
+    """Remove an access rule; binds on the next request"""
+    management().rules.delete(caller(), name, min(id, 2**63 - 1))

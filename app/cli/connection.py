@@ -1,0 +1,181 @@
+"""Where a command's requests go.
+
+1. `--url`                                 that server
+2. the server of the data directory        by the address and the secret that it left there
+3. ARKVORY_URL and ARKVORY_TOKEN           that server
+4. none of these                           the same application in this process, as the owner of the storage (S1)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+if TYPE_CHECKING:
+    from config import Settings
+
+ANSWER_SECONDS = 3600
+PAGE = 1000
+
+# (method, path with query, body) -> (status, body)
+Send = Callable[[str, str, bytes | None], tuple[int, bytes]]
+
+
+class Failed(Exception):
+    """The command cannot go on; its text is for the user."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the command line said of the server to use."""
+
+    url: str | None
+    token: str | None
+
+    @contextlib.contextmanager
+    def connect(self) -> Iterator[Server]:
+        """The server that this command talks to. Raises Failed or SettingError."""
+        from config import Settings
+
+        settings = Settings.from_environment()
+        with contextlib.ExitStack() as stack:
+            yield Server(self._send(settings, stack))
+
+    def _send(self, settings: Settings, stack: contextlib.ExitStack) -> Send:
+        from app.cluster import localserver
+
+        if self.url is not None:
+            return _http(self.url, self.token or settings.token)
+        try:
+            local = localserver.read(settings.data_dir)
+        except PermissionError:
+            local = None
+            if settings.url is None:
+                raise Failed(
+                    f"the server of {settings.data_dir} belongs to another user: be that user, or set ARKVORY_URL and ARKVORY_TOKEN"
+                ) from None
+        if local is not None:
+            return _http(local.url, local.secret, local=True)
+        if settings.url is not None:
+            return _http(settings.url, self.token or settings.token)
+        return stack.enter_context(_in_process(settings))
+
+
+class Server:
+    """The management API, whichever way it is reached."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def get(self, *path: str, **query: Any) -> Any:
+        return self.call("GET", *path, query=query)
+
+    def call(self, method: str, *path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
+        """The answer's document (null without one). `path` are segments, encoded here. Raises Failed with the problem's detail."""
+        target = "/api/v1/" + "/".join(quote(segment, safe="") for segment in path)
+        asked = {name: value for name, value in (query or {}).items() if value is not None}
+        status, answer = self._send(method, f"{target}?{urlencode(asked)}", None if body is None else json.dumps(body).encode())
+        document = _document(answer)
+        if status >= 400:
+            raise Failed(_reason(status, document))
+        return document
+
+    def items(self, *path: str, most: int | None = None, **query: Any) -> Iterator[Any]:
+        """All items of a list, page by page; at most `most`."""
+        cursor, left = None, most
+        while left is None or left > 0:
+            page = self.get(*path, **query, limit=min(PAGE, left or PAGE), cursor=cursor)
+            yield from page["items"]
+            cursor = page["next"]
+            left = None if left is None else left - len(page["items"])
+            if cursor is None:
+                return
+
+
+def _document(answer: bytes) -> Any:
+    try:
+        return json.loads(answer) if answer.strip() else None
+    except ValueError:
+        return None
+
+
+def _reason(status: int, document: Any) -> str:
+    if not isinstance(document, dict) or "detail" not in document:
+        return f"the server answered {status}; is it an Arkvory?"
+    if status == 401:
+        return f"{document['detail']} (ARKVORY_TOKEN)"
+    return str(document["detail"])
+
+
+def _http(url: str, token: str | None, *, local: bool = False) -> Send:
+    import urllib.error
+    import urllib.request
+
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    # A proxy of the environment is for the outside.
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
+
+    def send(method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+        request = urllib.request.Request(url.rstrip("/") + target, body, headers, method=method)  # the user's own address
+        try:
+            with opener.open(request, timeout=ANSWER_SECONDS) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+        except (OSError, ValueError) as error:
+            raise Failed(f"{url} does not answer: {getattr(error, 'reason', error)}") from None
+
+    return send
+
+
+@contextlib.contextmanager
+def _in_process(settings: Settings) -> Iterator[Send]:
+    """The whole application without a socket, as the only one that uses the storage."""
+    from gevent import monkey
+
+    monkey.patch_all(subprocess=False)
+    from app.database import embedded
+    from app.database.engines import patch_for_gevent
+    from app.errors import ArkvoryError
+
+    patch_for_gevent()
+    with contextlib.ExitStack() as stack:
+        try:
+            if settings.database_url is None:
+                settings = replace(settings, database_url=stack.enter_context(embedded.start(settings)).url)
+            application = _start(settings, stack)
+        except (embedded.CannotStart, ArkvoryError) as error:
+            raise Failed(str(error)) from None
+        yield application
+
+
+def _start(settings: Settings, stack: contextlib.ExitStack) -> Send:
+    from app import create_app
+
+    app = create_app(settings)
+    lifecycle = app.extensions["arkvory.lifecycle"]
+    stack.callback(lifecycle.stop)
+    lifecycle.own()
+    password = lifecycle.make_administrator()
+    if password is not None:
+        print(f"The administrator's password, shown this once: admin / {password}", file=sys.stderr)
+    secret = app.extensions["arkvory"].local_secret = secrets.token_urlsafe(32)
+    headers = {"Authorization": f"Bearer {secret}"}
+    client = app.test_client()
+
+    def send(method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+        answer = client.open(
+            target, method=method, data=body, headers=headers, content_type="application/json", environ_overrides={"RAW_URI": target}
+        )
+        return answer.status_code, answer.get_data()
+
+    return send

@@ -1,0 +1,187 @@
+"""`user`, `group` and `token`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from app.cli.connection import Server
+from app.cli.output import field, on_server, prints, show, show_list
+from app.cli.repositories import PERMISSION
+
+_USERS = (field("name"), field("administrator"), field("disabled"), field("groups"), field("created_at"))
+_GROUPS = (field("name"), field("members"), field("created_at"))
+_TOKENS = (
+    field("id"), field("name"), field("user"), field("permissions"), field("repositories"), field("created_at"), field("expires_at"),
+)  # fmt: skip
+_limit = click.option("--limit", type=click.IntRange(1), help="Show at most so many.")
+_from_stdin = click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
+
+
+def _read_password(from_stdin: bool) -> str:
+    if from_stdin:
+        return click.get_text_stream("stdin").readline().rstrip("\r\n")
+    return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+
+
+@click.group()
+def user() -> None:
+    """Users."""
+
+
+@user.command("create")
+@click.argument("name")
+@click.option("--administrator", is_flag=True, help="May do everything.")
+@_from_stdin
+@prints
+@on_server
+def create_user(server: Server, name: str, administrator: bool, password_stdin: bool, as_json: bool) -> None:
+    """Create a user; asks for the password."""
+    body = {"name": name, "password": _read_password(password_stdin), "administrator": administrator}
+    show(server.call("POST", "users", body=body), _USERS, as_json=as_json)
+
+
+@user.command("list")
+@_limit
+@prints
+@on_server
+def list_users(server: Server, limit: int | None, as_json: bool) -> None:
+    """List users."""
+    show_list(server.items("users", most=limit), _USERS, as_json=as_json)
+
+
+@user.command("show")
+@click.argument("name")
+@prints
+@on_server
+def show_user(server: Server, name: str, as_json: bool) -> None:
+    """Show a user."""
+    show(server.get("users", name), _USERS, as_json=as_json)
+
+
+@user.command("update")
+@click.argument("name")
+@click.option("--disable/--enable", "disabled", default=None, help="Whether they may sign in.")
+@click.option("--administrator/--no-administrator", default=None, help="Whether they may do everything.")
+@click.option("--password", is_flag=True, help="Ask for a new password.")
+@_from_stdin
+@prints
+@on_server
+def update_user(
+    server: Server, name: str, disabled: bool | None, administrator: bool | None, password: bool, password_stdin: bool, as_json: bool
+) -> None:
+    """Change a user; binds on their next request."""
+    wanted: dict[str, Any] = {"disabled": disabled, "administrator": administrator}
+    if password or password_stdin:
+        wanted["password"] = _read_password(password_stdin)
+    body = {key: value for key, value in wanted.items() if value is not None}
+    show(server.call("PATCH", "users", name, body=body), _USERS, as_json=as_json)
+
+
+@user.command("delete")
+@click.argument("name")
+@on_server
+def delete_user(server: Server, name: str) -> None:
+    """Delete a user with their tokens, memberships and rules."""
+    server.call("DELETE", "users", name)
+
+
+@click.group()
+def group() -> None:
+    """Groups of users."""
+
+
+@group.command("create")
+@click.argument("name")
+@prints
+@on_server
+def create_group(server: Server, name: str, as_json: bool) -> None:
+    """Create a group."""
+    show(server.call("POST", "groups", body={"name": name}), _GROUPS, as_json=as_json)
+
+
+@group.command("list")
+@_limit
+@prints
+@on_server
+def list_groups(server: Server, limit: int | None, as_json: bool) -> None:
+    """List groups with their members."""
+    show_list(server.items("groups", most=limit), _GROUPS, as_json=as_json)
+
+
+@group.command("add")
+@click.argument("name")
+@click.argument("users", nargs=-1, required=True)
+@on_server
+def add_members(server: Server, name: str, users: tuple[str, ...]) -> None:
+    """Make USERS members of a group."""
+    for each in users:
+        server.call("PUT", "groups", name, "members", each)
+
+
+@group.command("remove")
+@click.argument("name")
+@click.argument("users", nargs=-1, required=True)
+@on_server
+def remove_members(server: Server, name: str, users: tuple[str, ...]) -> None:
+    """End the membership of USERS."""
+    for each in users:
+        server.call("DELETE", "groups", name, "members", each)
+
+
+@group.command("delete")
+@click.argument("name")
+@on_server
+def delete_group(server: Server, name: str) -> None:
+    """Delete a group with the rules that name it."""
+    server.call("DELETE", "groups", name)
+
+
+@click.group()
+def token() -> None:
+    """Personal tokens."""
+
+
+@token.command("create")
+@click.argument("name")
+@click.option("--permission", "permissions", multiple=True, required=True, type=PERMISSION, help="May be given several times.")
+@click.option("--repository", "repositories", multiple=True, help="Only for this one; may be given several times.")
+@click.option("--days", type=click.IntRange(1, 3650), help="Until it expires; otherwise it lasts until it is revoked.")
+@click.option("--user", "owner", metavar="NAME", help="Whose it is to be, for administrators.")
+@prints
+@on_server
+def create_token(
+    server: Server,
+    name: str,
+    permissions: tuple[str, ...],
+    repositories: tuple[str, ...],
+    days: int | None,
+    owner: str | None,
+    as_json: bool,
+) -> None:
+    """Create a token; its secret is shown this once."""
+    body = {"name": name, "permissions": list(permissions), "repositories": list(repositories) or None, "expires_in_days": days}
+    made = server.call("POST", "tokens", body=body | ({} if owner is None else {"user": owner}))
+    show(made, (*_TOKENS, field("token")), as_json=as_json)
+
+
+@token.command("list")
+@click.option("--user", "owner", metavar="NAME", help="Whose, for administrators.")
+@_limit
+@prints
+@on_server
+def list_tokens(server: Server, owner: str | None, limit: int | None, as_json: bool) -> None:
+    """List tokens, without their secrets."""
+    show_list(server.items("tokens", most=limit, user=owner), _TOKENS, as_json=as_json)
+
+
+@token.command("revoke")
+@click.argument("id", type=click.IntRange(1))
+@on_server
+def revoke_token(server: Server, id: int) -> None:
+    """Revoke a token by its id, and those made with it."""
+    server.call("DELETE", "tokens", str(id))
+
+
+COMMANDS = (user, group, token)

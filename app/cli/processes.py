@@ -1,0 +1,102 @@
+"""Commands that are processes themselves, or work on the tables."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from app.cli.connection import Failed
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, instead of PORT.")
+@click.option("--bind", metavar="ADDRESS", help="Address to listen on, instead of ARKVORY_BIND.")
+def serve(port: int | None, bind: str | None) -> None:
+    """Serve, until SIGTERM."""
+    from config import Settings
+
+    if port is not None:
+        os.environ["PORT"] = str(port)
+    if bind is not None:
+        os.environ["ARKVORY_BIND"] = bind
+    Settings.from_environment()
+    sys.stdout.flush()
+    os.execv(sys.executable, _gunicorn())  # noqa: S606  # this interpreter
+
+
+def _gunicorn() -> list[str]:
+    """The same in every working directory: a `wsgi.py` or an `app` that lies there is not ours."""
+    import app
+    import config
+
+    home = Path(app.__file__).parents[1]
+    configuration = Path(config.__file__).parent / "gunicorn.py"
+    return [sys.executable, "-m", "gunicorn", "-c", str(configuration), "--pythonpath", str(home), "wsgi:app"]
+
+
+@click.command()
+def worker() -> None:
+    """Run background jobs of a cluster; a single node needs none."""
+    from config import Settings
+
+    if Settings.from_environment().deployment == "cluster":
+        raise Failed("ARKVORY_DEPLOYMENT=cluster is not in this release")
+    click.echo("A single node runs its jobs in the web process: this worker is not needed, and idles until it is stopped.")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+    while True:
+        signal.pause()
+
+
+@click.group()
+def db() -> None:
+    """The database's tables."""
+
+
+@db.command()
+def upgrade() -> None:
+    """Bring the tables up to date; safe beside a running server."""
+    from app.database import migrate
+
+    with _database() as url:
+        before, _ = migrate.state(url)
+        migrate.upgrade(url)
+        after, _ = migrate.state(url)
+    click.echo(f"The tables are at {after}." if before == after else f"The tables went from {before or 'nothing'} to {after}.")
+
+
+@contextlib.contextmanager
+def _database() -> Iterator[str]:
+    """The address of the database: the one given, else the embedded one's, started if need be. Raises Failed."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from app.database import embedded
+    from config import Settings
+
+    settings = Settings.from_environment()
+    url = settings.database_session_url or settings.database_url
+    try:
+        if url is not None:
+            yield url
+            return
+        with embedded.start(settings) as running:
+            yield running.url
+    except (embedded.CannotStart, SQLAlchemyError) as error:
+        raise Failed(str(getattr(error, "orig", None) or error).strip()) from None
+
+
+@click.command()
+def version() -> None:
+    """Print the version."""
+    from app import __version__
+
+    click.echo(__version__)
+
+
+COMMANDS = (serve, worker, db, version)

@@ -1,0 +1,241 @@
+"""`repo`, `rule`, `artifact`, `search`, `usage` and `cleanup`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from app.cli.connection import Server
+from app.cli.output import field, on_server, prints, show, show_list, size
+
+PERMISSION = click.Choice(["read", "write", "delete", "manage"])
+STATUS = click.Choice(["online", "offline", "maintenance"])
+WRITE_POLICY = click.Choice(["once", "replace", "read_only"])
+
+_REPOSITORIES = (field("name"), field("format"), field("kind"), field("status"), field("public"), field("url"))
+_REPOSITORY = (
+    *_REPOSITORIES, field("quota_bytes"), field("settings"), field("creator"), field("created_at"), field("updated_at"), field("epochs"),
+)  # fmt: skip
+_RULES = (field("id"), field("subject"), field("permissions"), field("path_prefix"))
+_ARTIFACTS = (field("path"), ("SIZE", lambda each: size(each["size"])), field("updated_at"))
+_ARTIFACT = (
+    field("path"), field("size"), field("sha256"), field("content_type"), field("package"), field("version"), field("created_by"),
+    field("created_at"), field("updated_at"), field("url"),
+)  # fmt: skip
+_FOUND = (field("repository"), *_ARTIFACTS)
+_USAGE = (
+    ("PUBLISHED", lambda usage: size(usage["bytes"]["published"])),
+    ("OPEN", lambda usage: size(usage["bytes"]["open"])),
+    ("GARBAGE", lambda usage: size(usage["bytes"]["garbage"])),
+    ("QUOTA", lambda usage: size(usage["quota_bytes"])),
+    field("artifacts"),
+)
+_CLEANED = tuple(field(name) for name in ("abandoned", "garbage", "blobs", "artifacts", "temporary"))
+_limit = click.option("--limit", type=click.IntRange(1), help="Show at most so many.")
+
+
+class Bytes(click.ParamType[int]):
+    """A number of bytes, also as 500M or 2GiB."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
+        from config.settings import _bytes
+
+        if isinstance(value, int):
+            return value
+        try:
+            return _bytes(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is not a size such as 500M or 2GiB", parameter, context)
+
+
+@click.group()
+def repo() -> None:
+    """Repositories."""
+
+
+@repo.command("create")
+@click.argument("name")
+@click.option("--format", "format_", required=True, type=click.Choice(["raw", "pypi"]), help="What it holds.")
+@click.option("--public", is_flag=True, help="Let anyone read.")
+@click.option("--quota", type=Bytes(), help="Most bytes that it may hold, such as 20G.")
+@click.option("--write-policy", type=WRITE_POLICY, help="Instead of the format's own.")
+@prints
+@on_server
+def create_repository(
+    server: Server, name: str, format_: str, public: bool, quota: int | None, write_policy: str | None, as_json: bool
+) -> None:
+    """Create a hosted repository."""
+    settings = {} if write_policy is None else {"write_policy": write_policy}
+    body = {"name": name, "format": format_, "kind": "hosted", "public": public, "quota_bytes": quota, "settings": settings}
+    show(server.call("POST", "repositories", body=body), _REPOSITORY, as_json=as_json)
+
+
+@repo.command("list")
+@click.option("--format", "format_", type=click.Choice(["raw", "pypi"]), help="Only those of this format.")
+@_limit
+@prints
+@on_server
+def list_repositories(server: Server, format_: str | None, limit: int | None, as_json: bool) -> None:
+    """List repositories."""
+    show_list(server.items("repositories", most=limit, format=format_), _REPOSITORIES, as_json=as_json)
+
+
+@repo.command("show")
+@click.argument("name")
+@prints
+@on_server
+def show_repository(server: Server, name: str, as_json: bool) -> None:
+    """Show a repository."""
+    show(server.get("repositories", name), _REPOSITORY, as_json=as_json)
+
+
+@repo.command("update")
+@click.argument("name")
+@click.option("--rename", metavar="NAME", help="Another name; clients must follow.")
+@click.option("--status", type=STATUS)
+@click.option("--public/--private", default=None, help="Whether anyone may read.")
+@click.option("--quota", type=Bytes(), help="Most bytes that it may hold, such as 20G; 0: nothing fits.")
+@click.option("--no-quota", is_flag=True, help="Take the quota away.")
+@click.option("--write-policy", type=WRITE_POLICY)
+@prints
+@on_server
+def update_repository(
+    server: Server,
+    name: str,
+    rename: str | None,
+    status: str | None,
+    public: bool | None,
+    quota: int | None,
+    no_quota: bool,
+    write_policy: str | None,
+    as_json: bool,
+) -> None:
+    """Change a repository; binds on the next request."""
+    if quota is not None and no_quota:
+        raise click.UsageError("--quota and --no-quota contradict each other")
+    wanted = {"name": rename, "status": status, "public": public, "quota_bytes": quota}
+    body: dict[str, Any] = {key: value for key, value in wanted.items() if value is not None}
+    if no_quota:
+        body["quota_bytes"] = None
+    if write_policy is not None:
+        body["settings"] = {"write_policy": write_policy}
+    show(server.call("PATCH", "repositories", name, body=body), _REPOSITORY, as_json=as_json)
+
+
+@repo.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@on_server
+def delete_repository(server: Server, name: str, yes: bool) -> None:
+    """Delete a repository and all that is in it."""
+    if not yes:
+        click.confirm(f"Delete repository {name} and all that is in it?", abort=True)
+    server.call("DELETE", "repositories", name)
+
+
+@click.group()
+def rule() -> None:
+    """Access rules of a repository."""
+
+
+@rule.command("add")
+@click.argument("repository")
+@click.argument("subject")
+@click.argument("permissions", nargs=-1, required=True, type=PERMISSION)
+@click.option("--prefix", help="Only at and below this path.")
+@prints
+@on_server
+def add_rule(server: Server, repository: str, subject: str, permissions: tuple[str, ...], prefix: str | None, as_json: bool) -> None:
+    """Let SUBJECT (user:NAME, group:NAME, signed-in or anonymous) do PERMISSIONS (read, write, delete, manage)."""
+    body = {"subject": subject, "permissions": list(permissions), "path_prefix": prefix}
+    show(server.call("POST", "repositories", repository, "rules", body=body), _RULES, as_json=as_json)
+
+
+@rule.command("list")
+@click.argument("repository")
+@_limit
+@prints
+@on_server
+def list_rules(server: Server, repository: str, limit: int | None, as_json: bool) -> None:
+    """List the rules of a repository."""
+    show_list(server.items("repositories", repository, "rules", most=limit), _RULES, as_json=as_json)
+
+
+@rule.command("delete")
+@click.argument("repository")
+@click.argument("id", type=click.IntRange(1))
+@on_server
+def delete_rule(server: Server, repository: str, id: int) -> None:
+    """Remove a rule by its id."""
+    server.call("DELETE", "repositories", repository, "rules", str(id))
+
+
+@click.group()
+def artifact() -> None:
+    """What is in a repository."""
+
+
+@artifact.command("list")
+@click.argument("repository")
+@click.option("--prefix", help="How the path begins.")
+@click.option("--search", metavar="WORDS", help="What the path contains, in any case.")
+@_limit
+@prints
+@on_server
+def list_artifacts(server: Server, repository: str, prefix: str | None, search: str | None, limit: int | None, as_json: bool) -> None:
+    """List artifacts."""
+    found = server.items("repositories", repository, "artifacts", most=limit, prefix=prefix, q=search)
+    show_list(found, _ARTIFACTS, as_json=as_json)
+
+
+@artifact.command("show")
+@click.argument("repository")
+@click.argument("path")
+@prints
+@on_server
+def show_artifact(server: Server, repository: str, path: str, as_json: bool) -> None:
+    """Show an artifact."""
+    show(server.get("repositories", repository, "artifacts", *path.split("/")), _ARTIFACT, as_json=as_json)
+
+
+@artifact.command("delete")
+@click.argument("repository")
+@click.argument("paths", nargs=-1, required=True)
+@on_server
+def delete_artifact(server: Server, repository: str, paths: tuple[str, ...]) -> None:
+    """Delete artifacts."""
+    for path in paths:
+        server.call("DELETE", "repositories", repository, "artifacts", *path.split("/"))
+
+
+@click.command("search")
+@click.argument("words")
+@_limit
+@prints
+@on_server
+def search_artifacts(server: Server, words: str, limit: int | None, as_json: bool) -> None:
+    """Find artifacts by what their path contains, in all repositories."""
+    show_list(server.items("search", most=limit, q=words), _FOUND, as_json=as_json)
+
+
+@click.command("usage")
+@click.argument("repository")
+@prints
+@on_server
+def show_usage(server: Server, repository: str, as_json: bool) -> None:
+    """Show the bytes that a repository takes up."""
+    show(server.get("repositories", repository, "usage"), _USAGE, as_json=as_json)
+
+
+@click.command("cleanup")
+@prints
+@on_server
+def clean_up(server: Server, as_json: bool) -> None:
+    """Run one cleanup now."""
+    show(server.call("POST", "cleanup"), _CLEANED, as_json=as_json)
+
+
+COMMANDS = (repo, rule, artifact, search_artifacts, show_usage, clean_up)

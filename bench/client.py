@@ -1,0 +1,272 @@
+"""HTTP clients over raw sockets, so cheap that the server is what is measured. They run in processes of their own (`workers`)."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+MIB = 1024 * 1024
+BLOCK = 16 * MIB
+PATIENCE = 120.0
+
+_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
+_spawn = multiprocessing.get_context("spawn")
+_block = bytearray()
+
+
+def workers(count: int = 1) -> ProcessPoolExecutor:
+    """Processes for clients and floors; each keeps its own for as long as it is entered."""
+    return ProcessPoolExecutor(count, mp_context=_spawn)
+
+
+def request(method: str, path: str, *lines: str, body: bytes = b"") -> bytes:
+    """A whole request; `lines` are further lines of its head."""
+    length = [f"Content-Length: {len(body)}"] if body or method in ("PUT", "POST") else []
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: bench.test", *lines, *length, "", ""]).encode() + body
+
+
+def connect(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def wait_for(port: int, seconds: float = 30.0) -> None:
+    """Until somebody listens there."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ConnectionRefusedError), connect(port):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"nobody listens on port {port}")
+
+
+def block() -> bytearray:
+    """Random bytes of this process, the same at each call."""
+    if not _block:
+        _block.extend(os.urandom(BLOCK))
+    return _block
+
+
+def pieces(size: int) -> Iterator[memoryview]:
+    """`size` bytes in pieces of 1 MiB; the first 32 bytes differ at each call, so that no two bodies are the same."""
+    data = block()
+    data[:32] = os.urandom(32)
+    view = memoryview(data)
+    for offset in range(0, size, MIB):
+        start = offset % BLOCK
+        yield view[start : start + min(MIB, size - offset)]
+        if offset == 0:
+            data[:32] = bytes(32)
+
+
+def _read_head(connection: socket.socket) -> tuple[bytes, bytes]:
+    """The head of the next answer and what came with it."""
+    data = b""
+    while (end := data.find(b"\r\n\r\n")) < 0:
+        piece = connection.recv(65536)
+        if not piece:
+            raise RuntimeError(f"the server closed the connection after {data!r}")
+        data += piece
+    return data[: end + 2], data[end + 4 :]
+
+
+# Large bodies
+
+
+def download(port: int, asked: bytes, size: int) -> float:
+    """Seconds from the request to the last of `size` bytes."""
+    scratch = memoryview(bytearray(MIB))
+    with connect(port) as connection:
+        began = time.perf_counter()
+        connection.sendall(asked)
+        head, rest = _read_head(connection)
+        announced = _LENGTH.search(head)
+        if not head.startswith(b"HTTP/1.1 200") or announced is None or int(announced[1]) != size:
+            raise RuntimeError(f"expected 200 and {size} bytes, got {head!r}")
+        left = size - len(rest)
+        while left:
+            count = connection.recv_into(scratch)
+            if not count:
+                raise RuntimeError(f"{left} bytes are missing")
+            left -= count
+        return time.perf_counter() - began
+
+
+def upload(port: int, path: str, authorization: str, size: int) -> float:
+    """Seconds from the first byte of a PUT to its answer."""
+    block()
+    head = f"PUT {path} HTTP/1.1\r\nHost: bench.test\r\n{authorization}\r\nContent-Length: {size}\r\n\r\n".encode()
+    with connect(port) as connection:
+        began = time.perf_counter()
+        connection.sendall(head)
+        for piece in pieces(size):
+            connection.sendall(piece)
+        answer, _ = _read_head(connection)
+        if not answer.startswith(b"HTTP/1.1 201"):
+            raise RuntimeError(f"expected 201, got {answer!r}")
+        return time.perf_counter() - began
+
+
+# Many small requests
+
+
+@dataclass(frozen=True)
+class Load:
+    """Answers that came, in so many seconds."""
+
+    count: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds
+
+
+class _Caller:
+    """One connection that sends the next request once the answer to the former is complete."""
+
+    def __init__(self, port: int, requests: Iterator[bytes], allowed: frozenset[int]) -> None:
+        self.socket = connect(port)
+        self._requests = requests
+        self._allowed = allowed
+        self._buffer = b""
+        self._left = -1
+        self._bodyless = False
+
+    def send_next(self) -> bool:
+        """False when there is no further request."""
+        asked = next(self._requests, None)
+        if asked is None:
+            return False
+        self._bodyless = asked.startswith(b"HEAD ")
+        self._buffer, self._left = b"", -1
+        self.socket.sendall(asked)
+        return True
+
+    def receive(self) -> bool:
+        """Take what has arrived; True when the answer is complete."""
+        data = self.socket.recv(262144)
+        if not data:
+            raise RuntimeError("the server closed a connection")
+        if self._left < 0:
+            self._buffer += data
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return False
+            self._left = self._length(self._buffer[: end + 2]) - (len(self._buffer) - end - 4)
+        else:
+            self._left -= len(data)
+        return self._left <= 0
+
+    def _length(self, head: bytes) -> int:
+        status = int(head[9:12])
+        if status not in self._allowed:
+            raise RuntimeError(f"unexpected answer {head!r}")
+        found = _LENGTH.search(head)
+        return 0 if self._bodyless or status in (204, 304) or found is None else int(found[1])
+
+
+def load(port: int, requests: Sequence[bytes], connections: int, seconds: float, allowed: Sequence[int] = (200,)) -> Load:
+    """Send them over so many connections, each waiting for its answer, again and again for `seconds`; once when that is 0."""
+    source = _cycle(requests) if seconds else iter(requests)
+    callers = [_Caller(port, source, frozenset(allowed)) for _ in range(connections)]
+    poller = select.epoll()
+    by_fd = {}
+    began = time.perf_counter()
+    for caller in callers:
+        by_fd[caller.socket.fileno()] = caller
+        poller.register(caller.socket, select.EPOLLIN)
+    busy = sum(caller.send_next() for caller in callers)
+    count, deadline = 0, began + (seconds or PATIENCE)
+    while busy and (now := time.perf_counter()) < deadline:
+        for fd, _ in poller.poll(deadline - now):
+            if by_fd[fd].receive():
+                count += 1
+                busy -= not by_fd[fd].send_next()
+    taken = time.perf_counter() - began
+    poller.close()
+    for caller in callers:
+        caller.socket.close()
+    if busy and not seconds:
+        raise RuntimeError(f"{count} of {len(requests)} answers came within {PATIENCE:.0f} s")
+    return Load(count, taken)
+
+
+def _cycle(requests: Sequence[bytes]) -> Iterator[bytes]:
+    while True:
+        yield from requests
+
+
+# Other people's requests
+
+
+@dataclass
+class Pings:
+    """While it is entered: each of `requests` over a connection of its own every `pause` seconds, from another process.
+
+    Afterwards `seconds` holds what each took, from the moment it was due: one that had to wait for the one before counts the wait.
+    """
+
+    port: int
+    requests: Sequence[bytes]
+    pause: float = 0.01
+    seconds: list[float] = field(default_factory=list)
+    _pipe: Any = None
+    _process: Any = None
+
+    def __enter__(self) -> Pings:
+        self._pipe, theirs = _spawn.Pipe()
+        self._process = _spawn.Process(target=_ping_all, args=(theirs, self.port, self.requests, self.pause), daemon=True)
+        self._process.start()
+        if not self._pipe.poll(PATIENCE) or self._pipe.recv() != "ready":
+            raise RuntimeError("the pings did not start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            self._pipe.send("stop")
+            if self._pipe.poll(PATIENCE):
+                self.seconds = self._pipe.recv()
+        self._process.join(PATIENCE)
+        if not self.seconds:
+            raise RuntimeError("no ping was answered")
+
+
+def _ping_all(pipe: Connection, port: int, requests: Sequence[bytes], pause: float) -> None:
+    over, taken = threading.Event(), list[float]()
+    threads = [threading.Thread(target=_ping, args=(port, asked, pause, over, taken)) for asked in requests]
+    for thread in threads:
+        thread.start()
+    pipe.send("ready")
+    pipe.recv()
+    over.set()
+    for thread in threads:
+        thread.join()
+    pipe.send(taken)
+
+
+def _ping(port: int, asked: bytes, pause: float, over: threading.Event, taken: list[float]) -> None:
+    caller = _Caller(port, _cycle([asked]), frozenset({200}))
+    due = time.perf_counter()
+    while not over.is_set():
+        caller.send_next()
+        while not caller.receive():
+            pass
+        now = time.perf_counter()
+        taken.append(now - due)
+        due += pause
+        if due > now:
+            time.sleep(due - now)
+    caller.socket.close()

@@ -1,0 +1,189 @@
+"""Small requests: warm downloads beside a bare application, pip's page, uploads, and memory after many of everything."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import client, floors
+from bench.client import request
+from bench.report import Section, Table, median, megabytes, spread
+from bench.server import House, cpu_seconds, house, proportional_bytes, resident_bytes, settle, tree
+from tests.protocols.pypi.packages import CONTENT_TYPE, form_of, wheel
+from tests.support.server import free_port
+
+SIZE = 10240
+CONNECTIONS = 16
+VERSIONS = 20
+PIP_ACCEPT = "Accept: application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
+
+TEXT = """Files of {size} bytes, already asked for once, over {connections} connections that each wait for their answer; one web process, access log on. The floor is an
+application of six lines under the same worker class that opens the file and sends it: what is above it is the price of routing, identity, permission, gate
+and headers. CPU is that of all gunicorn processes. pip's page is the Simple API's JSON of a project with {versions} wheels, as pip asks for it. No bars yet."""
+
+PUT_TEXT = """PUTs of {size} bytes each to new paths with a token: each is hashed, fsynced, placed, and committed before its answer. The floor writes, fsyncs and renames a
+file and fsyncs its folder, one after the other, without any database."""
+
+MEMORY_TEXT = """A fresh server answers 10,000 requests over 8 connections: 30 % public and 30 % private downloads, 15 % pip pages, 10 % listings, 5 % HEAD, 5 % for a path that does not
+exist, 5 % PUTs of {size} bytes to new paths. Memory of gunicorn's processes."""
+
+
+@dataclass
+class _Rounds:
+    rates: list[float] = field(default_factory=list)
+    micros: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A request to repeat, of which server and processes."""
+
+    name: str
+    asked: bytes
+    port: int
+    pids: list[int]
+    status: int = 200
+
+
+def run(folder: Path, quick: bool) -> list[Section]:
+    with house(folder, "small") as place, client.workers() as pool:
+        _fill(place)
+        sections = [_warm(pool, place, folder, quick), _puts(pool, place, folder, quick)]
+    with house(folder, "mixed") as place, client.workers() as pool:
+        _fill(place)
+        return [*sections, _mixed(pool, place, 2_000 if quick else 10_000)]
+
+
+def _fill(place: House) -> None:
+    """A file of random bytes in either raw repository and a project with wheels."""
+    for repository in ("public", "private"):
+        answer = place.server.put(f"/raw/{repository}/folder/small", os.urandom(SIZE))
+        assert answer.status_code == 201, answer.text
+    for number in range(VERSIONS):
+        version = f"1.{number}"
+        form = form_of([
+            (":action", None, b"file_upload"), ("protocol_version", None, b"1"), ("metadata_version", None, b"2.1"),
+            ("name", None, b"sample"), ("version", None, version.encode()), ("filetype", None, b"bdist_wheel"), ("pyversion", None, b"py3"),
+            ("content", f"sample-{version}-py3-none-any.whl", wheel("sample", version, "Requires-Python: >=3.9")),
+        ])  # fmt: skip
+        answer = place.server.post("/pypi/python/", data=form, headers={"Content-Type": CONTENT_TYPE})
+        assert answer.status_code == 200, answer.text
+
+
+# Warm reads
+
+
+def _warm(pool: ProcessPoolExecutor, place: House, folder: Path, quick: bool) -> Section:
+    seconds, rounds = (0.7, 2) if quick else (2.0, 5)
+    page = place.server.get("/pypi/python/simple/sample/", auth=None, headers=dict([PIP_ACCEPT.split(": ", 1)]))
+    etag = page.headers["ETag"]
+    with _bare_server(folder) as (port, pid):
+        ours, bare = place.processes(), tree(pid)
+        questions = [
+            _Question("floor: bare application", request("GET", "/raw/public/folder/small"), port, bare),
+            _Question("public file", request("GET", "/raw/public/folder/small"), place.port, ours),
+            _Question("private file, token, access rule", request("GET", "/raw/private/folder/small", place.authorization), place.port, ours),
+            _Question("pip's page of a project", request("GET", "/pypi/python/simple/sample/", PIP_ACCEPT), place.port, ours),
+            _Question("the same, unchanged (304)", request("GET", "/pypi/python/simple/sample/", PIP_ACCEPT, f"If-None-Match: {etag}"), place.port, ours, 304),
+            _Question("`/health/live`", request("GET", "/health/live"), place.port, ours),
+        ]
+        found = {question: _Rounds() for question in questions}
+        for _ in range(rounds):
+            for question, figures in found.items():
+                _ask(pool, question, figures, seconds)
+    table = Table(("warm", "requests per second", "CPU µs per request", "times the floor's CPU"))
+    floor = median(next(iter(found.values())).micros)
+    for question, figures in found.items():
+        ratio = f"{median(figures.micros) / floor:.2f}"
+        table.rows.append((question.name, spread(figures.rates, ".0f"), spread(figures.micros, ".0f"), ratio))
+    return Section("Small warm downloads", TEXT.format(size=SIZE, connections=CONNECTIONS, versions=VERSIONS), tables=[table])
+
+
+def _ask(pool: ProcessPoolExecutor, question: _Question, figures: _Rounds, seconds: float) -> None:
+    pool.submit(client.load, question.port, [question.asked], 1, 0.1, (question.status,)).result()
+    before = cpu_seconds(question.pids)
+    found = pool.submit(client.load, question.port, [question.asked], CONNECTIONS, seconds, (question.status,)).result()
+    figures.rates.append(found.rate)
+    figures.micros.append((cpu_seconds(question.pids) - before) / found.count * 1e6)
+
+
+@contextlib.contextmanager
+def _bare_server(folder: Path) -> Iterator[tuple[int, int]]:
+    """`bench.bare` under gunicorn with Arkvory's worker class: (port, process id of the master)."""
+    file, port = folder / "bare-file", free_port()
+    file.write_bytes(os.urandom(SIZE))
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    with (folder / "bare.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gunicorn", "--worker-class", "app.http.worker.Worker", "--bind", f"127.0.0.1:{port}", "bench.bare:app"],
+            cwd=floors.ROOT, env=environment | {"ARKVORY_BENCH_FILE": str(file)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        client.wait_for(port)
+        yield port, process.pid
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+# Small uploads
+
+
+def _puts(pool: ProcessPoolExecutor, place: House, folder: Path, quick: bool) -> Section:
+    count, rounds = (60, 2) if quick else (200, 3)
+    floor, one, four = _Rounds(), _Rounds(), _Rounds()
+    for number in range(rounds):
+        seconds = pool.submit(floors.small_files_seconds, folder / "small-files", count, SIZE).result()
+        floor.rates.append(count / seconds)
+        for connections, figures in ((1, one), (4, four)):
+            settle(place.processes, 2.0)
+            requests = [_put(place, f"puts/{number}/{connections}/{each}") for each in range(count)]
+            before = cpu_seconds(place.processes())
+            figures.rates.append(pool.submit(client.load, place.port, requests, connections, 0, (201,)).result().rate)
+            figures.micros.append((cpu_seconds(place.processes()) - before) / count * 1e6)
+    table = Table(("PUT", "per second", "CPU µs each", "share of the floor's speed"))
+    for name, each in (("one connection", one), ("four connections", four), ("floor: files alone", floor)):
+        micros = spread(each.micros, ".0f") if each.micros else "-"
+        table.rows.append((name, spread(each.rates, ".0f"), micros, f"{median(each.rates) / median(floor.rates):.2f}"))
+    return Section("Small uploads", PUT_TEXT.format(size=SIZE), tables=[table])
+
+
+def _put(place: House, path: str) -> bytes:
+    return request("PUT", f"/raw/private/{path}", place.authorization, body=os.urandom(SIZE))
+
+
+# Memory
+
+
+def _mixed(pool: ProcessPoolExecutor, place: House, count: int) -> Section:
+    table = Table(("requests", "resident, MB", "PSS, MB"))
+    done = 0
+    for wanted in (0, count // 10, count // 2, count):
+        if wanted > done:
+            pool.submit(client.load, place.port, _mix(place, done, wanted), 8, 0, (200, 201, 404)).result()
+            done = wanted
+        pids = place.processes()
+        table.rows.append((f"{done:,}", megabytes(resident_bytes(pids)), megabytes(proportional_bytes(pids))))
+    return Section("Memory after many requests", MEMORY_TEXT.format(size=SIZE), tables=[table])
+
+
+def _mix(place: House, start: int, end: int) -> list[bytes]:
+    kinds = [
+        (30, lambda n: request("GET", "/raw/public/folder/small")),
+        (30, lambda n: request("GET", "/raw/private/folder/small", place.authorization)),
+        (15, lambda n: request("GET", "/pypi/python/simple/sample/", PIP_ACCEPT)),
+        (10, lambda n: request("GET", "/raw/public/folder/")),
+        (5, lambda n: request("HEAD", "/raw/public/folder/small")),
+        (5, lambda n: request("GET", f"/raw/public/nothing/{n}")),
+        (5, lambda n: _put(place, f"mixed/{n}")),
+    ]
+    chooser = random.Random(start)
+    makers = chooser.choices([make for _, make in kinds], [weight for weight, _ in kinds], k=end - start)
+    return [make(number) for number, make in enumerate(makers, start)]
