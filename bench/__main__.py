@@ -53,7 +53,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Ratios to floors of the same run.")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, at most 2 minutes; prints only")
     parser.add_argument("--only", action="append", choices=list(PARTS), help="a part (may be repeated); prints only")
-    parser.add_argument("--folder", type=Path, default=ROOT / "var", help="where the data goes for the run: on the file system to be measured")
+    parser.add_argument("--folder", type=Path, default=ROOT / "var", help="where the data goes meanwhile: the file system to be measured")
     return parser.parse_args(arguments)
 
 

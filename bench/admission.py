@@ -19,10 +19,12 @@ MOST_TIMES = 1.5
 REPOSITORIES = 100
 WARM_UP = 20
 
-TEXT = """Two databases of one embedded PostgreSQL, each with {repositories} repositories and their counters, one with {few:,} rows in `arkvory_uploads` (90 % published,
-5 % garbage, the rest released and open), the other with {many:,}, both vacuumed and analysed. `Admission.open` is called directly, as the owner of the storage, with a quota on the
-repository and a capacity of the server set, so that every counter is read; {calls} calls to each database, one here, one there. The new rows are deleted, and the tables vacuumed, between the rounds.
-Committing waits for the disk and could hide a cost, so everything is measured again with `synchronous_commit = off`, and the bar applies to the worse of the two."""
+TEXT = """Two databases of one embedded PostgreSQL, each with {repositories} repositories and their counters, one with {few:,} rows in
+`arkvory_uploads` (90 % published, 5 % garbage, the rest released and open), the other with {many:,}, both vacuumed and analysed.
+`Admission.open` is called directly, as the owner of the storage, with a quota on the repository and a capacity of the server set, so that
+every counter is read; {calls} calls to each database, one here, one there. The new rows are deleted, and the tables vacuumed, between the
+rounds. Committing waits for the disk and could hide a cost, so everything is measured again with `synchronous_commit = off`, and the bar
+applies to the worse of the two."""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from bench.server import House, cpu_seconds, house, settle
 GIB = 1024 * MIB
 MOST_CPU = 0.3
 
-TEXT = """One file, uploaded once and so in the kernel's memory, is downloaded whole; the client reads into one buffer and forgets. CPU is user and
-system time of gunicorn's master and worker for one download, scaled to 1 GiB. The floor is a process that accepts, calls a blocking `sendfile`
-in pieces of 1 MiB, and knows nothing of HTTP but its answer's head."""
+TEXT = """One file, uploaded once and so in the kernel's memory, is downloaded whole; the client reads into one buffer and forgets. CPU is
+user and system time of gunicorn's master and worker for one download, scaled to 1 GiB. The floor is a process that accepts, calls a
+blocking `sendfile` in pieces of 1 MiB, and knows nothing of HTTP but its answer's head."""
 
 
 @dataclass
@@ -40,7 +41,7 @@ def run(folder: Path, quick: bool) -> Section:
         return _section(place, ours, private, floor, size)
 
 
-def _once(pool: client.ProcessPoolExecutor, into: _Rounds, port: int, pids: list[int], asked: bytes, size: int) -> None:
+def _once(pool: ProcessPoolExecutor, into: _Rounds, port: int, pids: list[int], asked: bytes, size: int) -> None:
     settle(lambda: pids)
     before = cpu_seconds(pids)
     into.seconds.append(pool.submit(client.download, port, asked, size).result() * GIB / size)

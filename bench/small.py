@@ -22,17 +22,20 @@ from tests.support.server import free_port
 SIZE = 10240
 CONNECTIONS = 16
 VERSIONS = 20
+PAGE = "/pypi/python/simple/sample/"
 PIP_ACCEPT = "Accept: application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
+FILE = request("GET", "/raw/public/folder/small")
 
-TEXT = """Files of {size} bytes, already asked for once, over {connections} connections that each wait for their answer; one web process, access log on. The floor is an
-application of six lines under the same worker class that opens the file and sends it: what is above it is the price of routing, identity, permission, gate
-and headers. CPU is that of all gunicorn processes. pip's page is the Simple API's JSON of a project with {versions} wheels, as pip asks for it. No bars yet."""
+TEXT = """Files of {size} bytes, already asked for once, over {connections} connections that each wait for their answer; one web process,
+access log on. The floor is an application of six lines under the same worker class that opens the file and sends it: what is above it is
+the price of routing, identity, permission, gate and headers. CPU is that of all gunicorn processes. pip's page is the Simple API's JSON of
+a project with {versions} wheels, as pip asks for it. No bars yet."""
 
-PUT_TEXT = """PUTs of {size} bytes each to new paths with a token: each is hashed, fsynced, placed, and committed before its answer. The floor writes, fsyncs and renames a
-file and fsyncs its folder, one after the other, without any database."""
+PUT_TEXT = """PUTs of {size} bytes each to new paths with a token: each is hashed, fsynced, placed, and committed before its answer. The
+floor writes, fsyncs and renames a file and fsyncs its folder, one after the other, without any database."""
 
-MEMORY_TEXT = """A fresh server answers 10,000 requests over 8 connections: 30 % public and 30 % private downloads, 15 % pip pages, 10 % listings, 5 % HEAD, 5 % for a path that does not
-exist, 5 % PUTs of {size} bytes to new paths. Memory of gunicorn's processes."""
+MEMORY_TEXT = """A fresh server answers {count:,} requests over 8 connections: 30 % public and 30 % private downloads, 15 % pip's page, 10 %
+listings, 5 % HEAD, 5 % for a path that does not exist, 5 % PUTs of {size} bytes to new paths. Memory of gunicorn's processes."""
 
 
 @dataclass
@@ -48,7 +51,7 @@ class _Question:
     name: str
     asked: bytes
     port: int
-    pids: list[int]
+    pids: tuple[int, ...]
     status: int = 200
 
 
@@ -82,18 +85,8 @@ def _fill(place: House) -> None:
 
 def _warm(pool: ProcessPoolExecutor, place: House, folder: Path, quick: bool) -> Section:
     seconds, rounds = (0.7, 2) if quick else (2.0, 5)
-    page = place.server.get("/pypi/python/simple/sample/", auth=None, headers=dict([PIP_ACCEPT.split(": ", 1)]))
-    etag = page.headers["ETag"]
     with _bare_server(folder) as (port, pid):
-        ours, bare = place.processes(), tree(pid)
-        questions = [
-            _Question("floor: bare application", request("GET", "/raw/public/folder/small"), port, bare),
-            _Question("public file", request("GET", "/raw/public/folder/small"), place.port, ours),
-            _Question("private file, token, access rule", request("GET", "/raw/private/folder/small", place.authorization), place.port, ours),
-            _Question("pip's page of a project", request("GET", "/pypi/python/simple/sample/", PIP_ACCEPT), place.port, ours),
-            _Question("the same, unchanged (304)", request("GET", "/pypi/python/simple/sample/", PIP_ACCEPT, f"If-None-Match: {etag}"), place.port, ours, 304),
-            _Question("`/health/live`", request("GET", "/health/live"), place.port, ours),
-        ]
+        questions = [_Question("floor: bare application", FILE, port, tuple(tree(pid))), *_questions(place)]
         found = {question: _Rounds() for question in questions}
         for _ in range(rounds):
             for question, figures in found.items():
@@ -104,6 +97,19 @@ def _warm(pool: ProcessPoolExecutor, place: House, folder: Path, quick: bool) ->
         ratio = f"{median(figures.micros) / floor:.2f}"
         table.rows.append((question.name, spread(figures.rates, ".0f"), spread(figures.micros, ".0f"), ratio))
     return Section("Small warm downloads", TEXT.format(size=SIZE, connections=CONNECTIONS, versions=VERSIONS), tables=[table])
+
+
+def _questions(place: House) -> list[_Question]:
+    port, pids = place.port, tuple(place.processes())
+    page = place.server.get(PAGE, auth=None, headers={"Accept": PIP_ACCEPT.partition(": ")[2]})
+    unchanged = f"If-None-Match: {page.headers['ETag']}"
+    return [
+        _Question("public file", FILE, port, pids),
+        _Question("private file, token, access rule", request("GET", "/raw/private/folder/small", place.authorization), port, pids),
+        _Question("pip's page of a project", request("GET", PAGE, PIP_ACCEPT), port, pids),
+        _Question("the same, unchanged (304)", request("GET", PAGE, PIP_ACCEPT, unchanged), port, pids, 304),
+        _Question("`/health/live`", request("GET", "/health/live"), port, pids),
+    ]
 
 
 def _ask(pool: ProcessPoolExecutor, question: _Question, figures: _Rounds, seconds: float) -> None:
@@ -171,19 +177,31 @@ def _mixed(pool: ProcessPoolExecutor, place: House, count: int) -> Section:
             done = wanted
         pids = place.processes()
         table.rows.append((f"{done:,}", megabytes(resident_bytes(pids)), megabytes(proportional_bytes(pids))))
-    return Section("Memory after many requests", MEMORY_TEXT.format(size=SIZE), tables=[table])
+    return Section("Memory after many requests", MEMORY_TEXT.format(count=count, size=SIZE), tables=[table])
 
 
 def _mix(place: House, start: int, end: int) -> list[bytes]:
-    kinds = [
-        (30, lambda n: request("GET", "/raw/public/folder/small")),
-        (30, lambda n: request("GET", "/raw/private/folder/small", place.authorization)),
-        (15, lambda n: request("GET", "/pypi/python/simple/sample/", PIP_ACCEPT)),
-        (10, lambda n: request("GET", "/raw/public/folder/")),
-        (5, lambda n: request("HEAD", "/raw/public/folder/small")),
-        (5, lambda n: request("GET", f"/raw/public/nothing/{n}")),
-        (5, lambda n: _put(place, f"mixed/{n}")),
-    ]
     chooser = random.Random(start)
-    makers = chooser.choices([make for _, make in kinds], [weight for weight, _ in kinds], k=end - start)
-    return [make(number) for number, make in enumerate(makers, start)]
+    kinds = chooser.choices(list(_KINDS), list(_KINDS.values()), k=end - start)
+    return [_one_of(place, kind, number) for number, kind in enumerate(kinds, start)]
+
+
+_KINDS = {"public": 30, "private": 30, "page": 15, "listing": 10, "head": 5, "nothing": 5, "put": 5}
+
+
+def _one_of(place: House, kind: str, number: int) -> bytes:
+    match kind:
+        case "private":
+            return request("GET", "/raw/private/folder/small", place.authorization)
+        case "page":
+            return request("GET", PAGE, PIP_ACCEPT)
+        case "listing":
+            return request("GET", "/raw/public/folder/")
+        case "head":
+            return request("HEAD", "/raw/public/folder/small")
+        case "nothing":
+            return request("GET", f"/raw/public/nothing/{number}")
+        case "put":
+            return _put(place, f"mixed/{number}")
+        case _:
+            return FILE

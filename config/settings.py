@@ -131,6 +131,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("upload_lease_seconds", ("ARKVORY_UPLOAD_LEASE_SECONDS",), 120.0, _seconds, "age at which an upload of a dead process counts as abandoned"),
     Setting("header_seconds", ("ARKVORY_HEADER_SECONDS",), 20.0, _seconds, "longest time a client may take to send its request headers"),
     Setting("idle_seconds", ("ARKVORY_IDLE_SECONDS",), 60.0, _seconds, "longest silence of a client while a body moves"),
+    Setting("least_body_rate", ("ARKVORY_LEAST_BODY_RATE",), 1024, _count(0), "bytes per second below which a request body counts as stalled"),
     Setting("keepalive_seconds", ("ARKVORY_KEEPALIVE_SECONDS",), 15.0, _seconds, "longest pause between two requests of one connection"),
     Setting("graceful_seconds", ("ARKVORY_GRACEFUL_SECONDS",), 60.0, _seconds, "longest time that running requests get to finish at a stop"),
     Setting("max_connections", ("ARKVORY_MAX_CONNECTIONS",), 2000, _count(8), "client connections at once"),
@@ -177,6 +178,7 @@ class Settings:
     upload_lease_seconds: float
     header_seconds: float
     idle_seconds: float
+    least_body_rate: int
     keepalive_seconds: float
     graceful_seconds: float
     max_connections: int

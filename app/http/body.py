@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,8 @@ class Body(io.RawIOBase):
         super().__init__()
         self._connection = connection
         self._continue = head.expects_continue
+        self._arrived = 0
+        self._waited = 0.0
         self.broken = False
 
     @property
@@ -55,12 +58,22 @@ class Body(io.RawIOBase):
         with memoryview(buffer) as whole, whole.cast("B") as view:
             filled = 0
             while filled < len(view):
+                began = time.monotonic()
                 with view[filled:] as rest:
                     count = self._some(rest)
                 if not count:
                     break
+                self._check_pace(count, time.monotonic() - began)
                 filled += count
             return filled
+
+    def _check_pace(self, count: int, seconds: float) -> None:
+        """A body that drips would keep its place from others for days: silence is bounded, and so is the average."""
+        self._arrived += count
+        self._waited += seconds
+        if self._waited > self._connection.idle_seconds and self._arrived < self._waited * self._connection.least_rate:
+            self.broken = True
+            raise BodyCutShort(f"The body arrives more slowly than {self._connection.least_rate} bytes per second; send it again.")
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or size < 0:

@@ -34,11 +34,12 @@ class FileTooShort(OSError):
 class Connection:
     """One client's socket. `sent` counts bytes handed to the kernel since the caller last set it."""
 
-    __slots__ = ("_moved", "_plain", "buffer", "idle_seconds", "sent", "socket")
+    __slots__ = ("_moved", "_plain", "buffer", "idle_seconds", "least_rate", "sent", "socket")
 
-    def __init__(self, socket: gevent_sockets.socket, idle_seconds: float) -> None:
+    def __init__(self, socket: gevent_sockets.socket, idle_seconds: float, least_rate: int = 0) -> None:
         self.socket = socket
         self.idle_seconds = idle_seconds
+        self.least_rate = least_rate
         self.buffer = bytearray()
         self.sent = 0
         self._moved = 0

@@ -36,7 +36,7 @@ class Handler:
         self._server = server
         self._settings = server.settings
         self._peer = address if isinstance(address, tuple) else ("", 0)
-        self._connection = Connection(socket, server.settings.idle_seconds)
+        self._connection = Connection(socket, server.settings.idle_seconds, server.settings.least_body_rate)
         self._began = 0.0
         self._at = 0.0
         # A client that has left already makes this fail; reading will tell.

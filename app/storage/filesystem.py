@@ -18,8 +18,11 @@ from pathlib import Path
 from uuid import UUID
 
 from app.errors import CapacitySpent
+from app.storage import writeback
 from app.storage.interface import Incoming, OpenBlob
 
+# Bytes after which the disk begins to write: enough for it to do so in long runs.
+_WRITE_BEHIND = 8 * 1024 * 1024
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -47,6 +50,7 @@ class IncomingFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._written = self._begun = 0
         with _full_disk():
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
 
@@ -56,6 +60,10 @@ class IncomingFile:
         with _full_disk():
             while view:
                 view = view[os.write(self._fd, view) :]
+        self._written += len(piece)
+        if self._written - self._begun >= _WRITE_BEHIND:
+            writeback.begin(self._fd, self._begun, self._written - self._begun)
+            self._begun = self._written
 
     def sync(self) -> None:
         with _full_disk():

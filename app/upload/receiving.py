@@ -18,6 +18,8 @@ from app.upload.admission import Admission, Reservation
 PIECE = 1024 * 1024
 # md5 runs at 40 % of SHA-256's speed: it is made for every small file, and for a large one only when asked.
 SMALL = 32 * 1024 * 1024
+# Two threads for one piece are worth their while from this size on.
+APART = 256 * 1024
 ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
 
 Read = Callable[[int], bytes]
@@ -80,7 +82,7 @@ class Receiver:
         self._reservation = reservation
         self._hashes = _Hashes(expected.digests, when_small)
         self._size = 0
-        self._flight: AsyncResult | None = None
+        self._flights: tuple[AsyncResult, ...] = ()
         self._pool = gevent.get_hub().threadpool
         self._incoming: Incoming = self._pool.apply(store.create, (reservation.id,))
 
@@ -100,7 +102,7 @@ class Receiver:
             self._admission.grow(self._reservation, size)
         self._land()
         self._size = size
-        self._flight = self._pool.spawn(self._store, piece)
+        self._flights = self._take_off(piece)
 
     def drain(self, read: Read) -> None:
         """Feed all that `read(n)` gives, in pieces of 1 MiB."""
@@ -121,18 +123,29 @@ class Receiver:
 
     def discard(self) -> None:
         """Stop and remove the temporary file; harmless after it was placed."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
+        for flight in self._flights:
             flight.wait()
         self._pool.apply(self._incoming.discard)
 
+    def _take_off(self, piece: bytes) -> tuple[AsyncResult, ...]:
+        """Hash and write it; neither waits for the other when there is enough to do."""
+        if len(piece) < APART:
+            return (self._pool.spawn(self._store, piece),)
+        return self._pool.spawn(self._hashes.update, piece), self._pool.spawn(self._write, piece)
+
     def _land(self) -> None:
-        """Wait for the piece in flight; raises what its writing raised."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
+        """Wait for the piece in flight; raises what its hashing or writing raised."""
+        # A wait that is interrupted leaves them to `discard`: no file may be closed under a thread that writes it.
+        for flight in self._flights:
+            flight.wait()
+        flights, self._flights = self._flights, ()
+        for flight in flights:
             flight.get()
 
     def _store(self, piece: bytes) -> Any:
         self._hashes.update(piece)
+        self._write(piece)
+
+    def _write(self, piece: bytes) -> None:
         self._incoming.write(piece)
         self._reservation.written += len(piece)

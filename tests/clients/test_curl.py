@@ -59,7 +59,7 @@ def test_bodies_of_any_length_arrive_whole(files: Files, size: int, chunked: boo
     data = os.urandom(size)
     path = files.desk.file("body.bin", data)
     if chunked:
-        # From a pipe, since curl sends a file of 0 bytes with both framings, which is refused.
+        # From a pipe: curl 7.88 sends no last chunk for an empty file that it knows the length of.
         login = ":".join(files.desk.server.admin)
         files.desk.run("sh", "-c", f"cat {path} | curl -fsS -u {login} -H 'Transfer-Encoding: chunked' -T - {files.url}/big/f")
     else:

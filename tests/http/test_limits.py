@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import time
 from typing import Any
 
@@ -103,10 +104,11 @@ def test_the_number_of_connections_is_limited_and_idle_ones_make_room(make_edge:
 def test_beyond_the_limit_a_connection_waits_for_its_turn(make_edge: Any) -> None:
     server = make_edge(ARKVORY_MAX_CONNECTIONS="8")
     with contextlib.ExitStack() as stack:
-        busy = [stack.enter_context(server.wire()) for _ in range(8)]
-        for wire in busy:
-            wire.request("GET", "/slow?seconds=1.5")
-        until(lambda: len(server.worker.net_connections()) >= 9)
+        busy = []
+        for number in range(8):
+            busy.append(stack.enter_context(server.wire()))
+            busy[-1].request("GET", "/slow?seconds=1.5")
+            until(lambda known=number: len(server.worker.net_connections()) >= known + 2)
         late = stack.enter_context(server.wire())
         late.request("GET", "/ping")
         late.socket.settimeout(0.3)
@@ -115,3 +117,18 @@ def test_beyond_the_limit_a_connection_waits_for_its_turn(make_edge: Any) -> Non
         late.socket.settimeout(30)
         assert late.answer().body == b"pong"
         assert [wire.answer().body for wire in busy] == [b"done"] * 8
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 100", "Transfer-Encoding: chunked"])
+def test_a_body_that_drips_is_given_up_although_it_is_never_silent(hasty: Edge, framing: str) -> None:
+    with hasty.wire() as wire:
+        wire.request("PUT", "/upload", framing)
+        piece = b"x" if "Length" in framing else b"1\r\nx\r\n"
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            for _ in range(20):
+                wire.socket.sendall(piece)
+                if select.select([wire.socket], [], [], 0.8)[0]:
+                    break
+        assert time.monotonic() - began < 10
+        assert wire.answer().status == 400
