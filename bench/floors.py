@@ -32,6 +32,25 @@ def write_seconds(path: Path, size: int) -> float:
     return taken
 
 
+def forget(folder: Path, size: int) -> None:
+    """Let the kernel drop what it holds of the files of at least `size` bytes below `folder`.
+
+    New memory costs more than used memory (on a virtual machine much more): what is measured next finds what was just given back.
+    """
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file() and path.stat().st_size >= size:
+                _forget(path)
+
+
+def _forget(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
 def sha256_seconds(size: int) -> float:
     """SHA-256 of `size` bytes in pieces of 1 MiB, by one thread."""
     source = list(pieces(size))

@@ -129,7 +129,7 @@ class PeakMemory:
 
     ours: Callable[[], list[int]]
     theirs: Callable[[], list[int]]
-    pause: float = 0.1
+    pause: float = 0.25
     server: int = 0
     database: int = 0
     both: int = 0

@@ -23,7 +23,10 @@ SIZE = 10240
 CONNECTIONS = 16
 VERSIONS = 20
 PAGE = "/pypi/python/simple/sample/"
-PIP_ACCEPT = "Accept: application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
+PIP = (
+    "Accept: application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01",
+    "Accept-Encoding: gzip, deflate",
+)
 FILE = request("GET", "/raw/public/folder/small")
 
 TEXT = """Files of {size} bytes, already asked for once, over {connections} connections that each wait for their answer; one web process,
@@ -101,13 +104,13 @@ def _warm(pool: ProcessPoolExecutor, place: House, folder: Path, quick: bool) ->
 
 def _questions(place: House) -> list[_Question]:
     port, pids = place.port, tuple(place.processes())
-    page = place.server.get(PAGE, auth=None, headers={"Accept": PIP_ACCEPT.partition(": ")[2]})
+    page = place.server.get(PAGE, auth=None, headers=dict(line.split(": ", 1) for line in PIP))
     unchanged = f"If-None-Match: {page.headers['ETag']}"
     return [
         _Question("public file", FILE, port, pids),
         _Question("private file, token, access rule", request("GET", "/raw/private/folder/small", place.authorization), port, pids),
-        _Question("pip's page of a project", request("GET", PAGE, PIP_ACCEPT), port, pids),
-        _Question("the same, unchanged (304)", request("GET", PAGE, PIP_ACCEPT, unchanged), port, pids, 304),
+        _Question("pip's page of a project", request("GET", PAGE, *PIP), port, pids),
+        _Question("the same, unchanged (304)", request("GET", PAGE, *PIP, unchanged), port, pids, 304),
         _Question("`/health/live`", request("GET", "/health/live"), port, pids),
     ]
 
@@ -194,7 +197,7 @@ def _one_of(place: House, kind: str, number: int) -> bytes:
         case "private":
             return request("GET", "/raw/private/folder/small", place.authorization)
         case "page":
-            return request("GET", PAGE, PIP_ACCEPT)
+            return request("GET", PAGE, *PIP)
         case "listing":
             return request("GET", "/raw/public/folder/")
         case "head":

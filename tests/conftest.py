@@ -6,6 +6,7 @@
     private_postgres     a PostgreSQL that the test may stop and kill (tests.support.database)
     house                the core of one process over a database of its own, without HTTP (tests.support.house.House)
     make_house           more of them: make_house(owns=False) is a second process over the same database and folder
+    pause                stops whoever calls a function: pause(house.parts.blobs, "place") (tests.support.pauses.Pause)
     server               a whole Arkvory for the tests of one file (tests.support.server.Server)
     make_server          makes one for this test: make_server(ARKVORY_MAX_UPLOADS="2"), make_server(embedded=True)
 """
@@ -32,6 +33,7 @@ from sqlalchemy import make_url
 from app.database import embedded, engines, migrate
 from tests.support.database import execute, start, take_down
 from tests.support.house import House
+from tests.support.pauses import Pause
 from tests.support.server import Server
 
 engines.patch_for_gevent()
@@ -40,6 +42,7 @@ TEMPLATE = "arkvory_template"
 NewDatabase = Callable[[str | None], str]
 MakeServer = Callable[..., Server]
 MakeHouse = Callable[..., House]
+MakePause = Callable[..., Pause]
 
 hypothesis.settings.register_profile("arkvory", deadline=None)
 hypothesis.settings.load_profile("arkvory")
@@ -128,6 +131,16 @@ def make_house(database_url: str, tmp_path: Path) -> Iterator[MakeHouse]:
 @pytest.fixture
 def house(make_house: MakeHouse) -> House:
     return make_house()
+
+
+@pytest.fixture
+def pause(monkeypatch: pytest.MonkeyPatch) -> MakePause:
+    def make(owner: object, name: str, *, before: bool = False) -> Pause:
+        made = Pause(getattr(owner, name), before=before)
+        monkeypatch.setattr(owner, name, made)
+        return made
+
+    return make
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from app.access.authority import Authority, has_full_scope
 from app.access.decision import PERMISSIONS
@@ -66,16 +65,18 @@ class Tokens:
             owner = _lock_owner(transaction, wanted.user or identity.name)
             identity = self._maker(connection, caller, wanted.user)
             repositories = None if wanted.repositories is None else _ids(connection, identity, wanted.repositories)
+            _check_within(identity, wanted.permissions, repositories)
             secret = new_token()
             made = _insert(connection, owner, identity, wanted, repositories, secret)
-            _check_within(identity, wanted.permissions, repositories, made)
-            return _token(connection, made.id), secret
+            return _token(connection, made), secret
 
     def list(self, caller: Caller, limit: int, after: int = 0, user: str | None = None) -> Page[Token]:
         """By id: one's own, or with `user` someone else's (administrators). Raises NotFound, Forbidden or Unauthenticated."""
         with self._database.consistent() as connection:
             identity = self._authority.signed_in(connection, caller)
             user_id = identity.user_id
+            if user is None and user_id <= 0:
+                raise Invalid("a token belongs to a user: say whose", field="user")
             if user is not None and user != identity.name:
                 self._authority.administrator(connection, caller)
                 user_id = _user_id(connection, user)
@@ -132,8 +133,8 @@ def _check(wanted: NewToken) -> None:
         raise Invalid(f"a token lasts 1 to {MOST_DAYS} days, or null: until it is revoked", field="expires_in_days")
 
 
-def _check_within(identity: Identity, permissions: Sequence[str], repositories: Sequence[int] | None, made: Row[Any]) -> None:
-    """Raises Forbidden when the new token could do more, elsewhere or for longer than the one that makes it."""
+def _check_within(identity: Identity, permissions: Sequence[str], repositories: Sequence[int] | None) -> None:
+    """Raises Forbidden when the new token could do more, or elsewhere, than the one that makes it; it also ends no later."""
     maker = identity.token
     if maker is None:
         return
@@ -141,8 +142,6 @@ def _check_within(identity: Identity, permissions: Sequence[str], repositories: 
         raise Forbidden(f"this token allows {', '.join(sorted(maker.permissions))} only, so one made with it cannot allow more")
     if maker.repositories is not None and (repositories is None or set(repositories) - maker.repositories):
         raise Forbidden("this token is for certain repositories only; name some of these for one made with it")
-    if maker.expires_at is not None and (made.expires is None or made.expires > maker.expires_at):
-        raise Forbidden("this token expires earlier than the one that it is to make")
 
 
 def _lock_owner(transaction: Transaction, name: str) -> int:
@@ -156,30 +155,26 @@ def _lock_owner(transaction: Transaction, name: str) -> int:
 
 def _ids(connection: Connection, identity: Identity, names: Sequence[str]) -> Sequence[int]:
     """Of repositories that the owner may know of; what they may do there is decided at each use of the token."""
-    found: dict[str, int] = dict(
-        connection.execute(
-            text(
-                "select r.name, r.id from arkvory_repositories r where r.tenant = 'default' and r.deleted_at is null "
-                f"and r.name = any(:names) and {KNOWN}"
-            ),
-            {"names": list(names), **subject(identity)},
-        )
-        .tuples()
-        .all()
+    rows = connection.execute(
+        text(
+            "select r.name, r.id from arkvory_repositories r where r.tenant = 'default' and r.deleted_at is null "
+            f"and r.name = any(:names) and {KNOWN}"
+        ),
+        {"names": list(names), **subject(identity)},
     )
+    found = {row.name: row.id for row in rows}
     missing = sorted(set(names) - set(found))
     if missing:
         raise Invalid(f"there is no repository {missing[0]!r}, or you may not know of it", field="repositories")
     return sorted(found.values())
 
 
-def _insert(
-    connection: Connection, owner: int, maker: Identity, wanted: NewToken, repositories: Sequence[int] | None, secret: str
-) -> Row[Any]:
+def _insert(connection: Connection, owner: int, maker: Identity, wanted: NewToken, repositories: Sequence[int] | None, secret: str) -> int:
     statement = text(
         "insert into arkvory_tokens (user_id, parent_id, name, digest, permissions, repositories, expires_at) "
         "values (:user, :parent, :name, :digest, cast(:permissions as text[]), cast(:repositories as bigint[]), "
-        "now() + make_interval(days => cast(:days as integer))) returning id, cast(extract(epoch from expires_at) as float8) as expires"
+        "least(now() + make_interval(days => cast(:days as integer)), (select p.expires_at from arkvory_tokens p where p.id = :parent))) "
+        "returning id"
     )
     values = {
         "user": owner,
@@ -190,7 +185,7 @@ def _insert(
         "repositories": None if repositories is None else list(repositories),
         "days": wanted.expires_in_days,
     }
-    return connection.execute(statement, values).one()
+    return int(connection.execute(statement, values).scalar_one())
 
 
 def _delete(transaction: Transaction, token_id: int) -> None:

@@ -21,7 +21,6 @@ from app.api.schemas import (
     listed,
 )
 from app.http.identity import caller
-from app.http.paths import encode_path
 from app.repository.registry import NewRepository, RepositoryChange
 
 blueprint = Blueprint("repositories", "Repositories, who may use them, and what they take up")
@@ -88,10 +87,9 @@ def list_rules(query: dict[str, Any], name: str) -> Document:
 @blueprint.route("/repositories/<name>/rules", methods=["POST"])
 @blueprint.arguments(NewRuleIn)
 @blueprint.response(201, RuleOut)
-def add_rule(body: dict[str, Any], name: str) -> tuple[Any, int, dict[str, str]]:
+def add_rule(body: dict[str, Any], name: str) -> Any:
     """Add an access rule; binds on the next request"""
-    rule = management().rules.add(caller(), name, NewRule(**body))
-    return rule, 201, {"Location": f"{PREFIX}/repositories/{encode_path(name)}/rules/{rule.id}"}
+    return management().rules.add(caller(), name, NewRule(**body))
 
 
 @blueprint.route("/repositories/<name>/rules/<int:id>", methods=["DELETE"])

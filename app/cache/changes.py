@@ -12,12 +12,13 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import gevent
-from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Row, text
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.cache.store import Cache, CurrentNumbers
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 LOCK_WAIT_MS = 10_000
 OUTCOME_WAIT_SECONDS = 5.0
+_IDENTITY = "pg_current_xact_id()::text::bigint as transaction_id, pg_postmaster_start_time() as server_started"
 CLASSES = ("metadata", "authorization", "content", "members")
 
 
@@ -56,9 +58,10 @@ class RepositoryChange:
 
 @dataclass
 class Outcome:
-    """All changes of one transaction, and its id, by which a lost answer to COMMIT is found out."""
+    """All changes of one transaction, and its id with the start of PostgreSQL, by which a lost answer to COMMIT is found out."""
 
     transaction_id: int = 0
+    server_started: datetime | None = None
     repositories: list[RepositoryChange] = field(default_factory=list)
     users: dict[int, int] = field(default_factory=dict)
     installation: int | None = None
@@ -66,6 +69,10 @@ class Outcome:
     @property
     def empty(self) -> bool:
         return not self.repositories and not self.users and self.installation is None
+
+    def remember(self, row: Row[Any]) -> None:
+        """Take the transaction's identity from a row that ends with `_IDENTITY`."""
+        self.transaction_id, self.server_started = int(row.transaction_id), row.server_started
 
 
 @dataclass(frozen=True)
@@ -121,14 +128,14 @@ class Transaction:
         row = self.connection.execute(
             text(
                 f"update arkvory_repositories set {moved} where id = :id returning metadata_epoch, authorization_epoch, content_epoch, "
-                "members_epoch, tenant, name, pg_current_xact_id()::text::bigint"
+                f"members_epoch, tenant, name, {_IDENTITY}"
             ),
             {"id": repository_id},
         ).one()
         epochs = Epochs._make(row[:4])
         names = ((row.tenant, row.name), *former_names)
         known_paths = tuple(paths) if paths is not None else None
-        self.outcome.transaction_id = int(row[6])
+        self.outcome.remember(row)
         self.outcome.repositories.append(RepositoryChange(repository_id, epochs, frozenset(classes), names, known_paths))
         return epochs
 
@@ -138,26 +145,22 @@ class Transaction:
         for user_id in sorted(set(user_ids)):
             row = self.connection.execute(
                 text(
-                    "update arkvory_users set revision = revision + 1 where id = :id "
-                    "returning revision, pg_current_xact_id()::text::bigint as transaction_id"
+                    f"update arkvory_users set revision = revision + 1 where id = :id returning revision, {_IDENTITY}"
                 ),
                 {"id": user_id},
             ).first()
             if row is not None:
                 self.outcome.users[user_id] = int(row.revision)
-                self.outcome.transaction_id = int(row.transaction_id)
+                self.outcome.remember(row)
 
     def advance_installation(self) -> None:
         """Advance the installation's epoch."""
         self.order.reach(Step.PEOPLE)
         row = self.connection.execute(
-            text(
-                "update arkvory_installation set epoch = epoch + 1 where id = 1 "
-                "returning epoch, pg_current_xact_id()::text::bigint as xid"
-            )
+            text(f"update arkvory_installation set epoch = epoch + 1 where id = 1 returning epoch, {_IDENTITY}")
         ).one()
         self.outcome.installation = int(row.epoch)
-        self.outcome.transaction_id = int(row.xid)
+        self.outcome.remember(row)
 
     # -- the end
 
@@ -169,13 +172,16 @@ class Transaction:
         if not states:
             return
         values = ", ".join(f"(cast(:i{n} as uuid), :s{n}, cast(:b{n} as bigint))" for n in range(len(states)))
-        parameters: dict[str, Any] = {}
+        parameters: dict[str, Any] = {"ids": [str(each) for each in states]}
         for number, (upload_id, state) in enumerate(states.items()):
             parameters |= {f"i{number}": str(upload_id), f"s{number}": state.status, f"b{number}": state.bytes}
         self.connection.execute(
             text(
+                # Rows are locked in the order of their ids, whatever the plan of the update.
+                "with locked as materialized (select id from arkvory_uploads where id = any(cast(:ids as uuid[])) order by id for update) "
                 "update arkvory_uploads as u set status = v.status, bytes = coalesce(v.bytes, u.bytes), changed_at = now(), "
-                f"lease_until = null from (values {values}) as v(id, status, bytes) where u.id = v.id"
+                f"lease_until = null from (values {values}) as v(id, status, bytes) "
+                "where u.id = v.id and u.id in (select id from locked)"
             ),
             parameters,
         )
@@ -258,33 +264,48 @@ class Transactions:
     def _find_out(self, outcome: Outcome, error: BaseException) -> None:
         """Returns when the transaction turns out to be committed; raises when it was not, or when nobody can tell yet."""
         deadline = time.monotonic() + OUTCOME_WAIT_SECONDS
-        while (status := self._settled_status(outcome)) is None:
-            if time.monotonic() >= deadline:
-                raise OutcomeUnknown("the database went away while it stored this; look whether it is there, or send it again") from error
+        while (status := self._settled_status(outcome)) is None and time.monotonic() < deadline:
             gevent.sleep(0.1)
+        if status in {None, "unknown"}:
+            raise OutcomeUnknown("the database went away while it stored this; look whether it is there, or send it again") from error
         if status != "committed":
             raise DatabaseAway("the database went away before this was stored; try again shortly") from error
 
     def _settled_status(self, outcome: Outcome) -> str | None:
-        """`committed` or `aborted`, with the cache settled accordingly; None while it cannot be told."""
+        """`committed`, `aborted` or `unknown` for good, with the cache settled accordingly; None while it cannot be told."""
         try:
             with self.database.read() as connection:
-                status = connection.execute(
-                    text("select pg_xact_status(cast(cast(:xid as text) as xid8))"), {"xid": str(outcome.transaction_id)}
-                ).scalar_one()
+                status = _status_now(connection, outcome)
                 if status == "in progress":
                     return None
                 numbers = _current_numbers(connection, outcome)
         except ArkvoryError:
             return None
         self.cache.settle(outcome, numbers)
-        # Null: so old that PostgreSQL has forgotten it. The rows say what is; the caller cannot know more.
-        return str(status or "aborted")
+        return status
 
     def settle_doubts(self) -> None:
         """Called every second or so: find out what became of transactions whose outcome is still unknown."""
         for outcome in tuple(self.cache.doubts.open.values()):
             self._settled_status(outcome)
+
+
+def _status_now(connection: Connection, outcome: Outcome) -> str:
+    """What PostgreSQL says of the transaction; `unknown` where it cannot be believed."""
+    try:
+        with connection.begin_nested():
+            status, started = connection.execute(
+                text("select pg_xact_status(cast(cast(:xid as text) as xid8)), pg_postmaster_start_time()"),
+                {"xid": str(outcome.transaction_id)},
+            ).one()
+    except DataError:
+        # "In the future": a crash took it, with all that it wrote.
+        return "aborted"
+    if status == "committed" and started != outcome.server_started:
+        # After a crash the number may be another transaction's, when nothing of this one had reached the disk.
+        return "unknown"
+    # Null: so old that PostgreSQL has forgotten it. The rows say what is; the caller cannot know more.
+    return str(status or "unknown")
 
 
 def _current_numbers(connection: Connection, outcome: Outcome) -> CurrentNumbers:

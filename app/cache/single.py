@@ -10,6 +10,10 @@ from gevent.event import AsyncResult
 V = TypeVar("V")
 
 
+class _Interrupted(Exception):
+    """Whoever ran was killed."""
+
+
 class SingleFlight(Generic[V]):
     """The first caller runs, the others wait for its value or its error."""
 
@@ -17,17 +21,23 @@ class SingleFlight(Generic[V]):
         self._running: dict[Hashable, AsyncResult] = {}
 
     def run(self, key: Hashable, work: Callable[[], V]) -> V:
-        running = self._running.get(key)
-        if running is not None:
-            value: V = running.get()
-            return value
+        while (running := self._running.get(key)) is not None:
+            try:
+                shared: V = running.get()
+                return shared
+            except _Interrupted:
+                # The end of another greenlet is not ours: once more, perhaps as the one that runs.
+                continue
         result = self._running[key] = AsyncResult()
         try:
             value = work()
             result.set(value)
             return value
-        except BaseException as error:
+        except Exception as error:
             result.set_exception(error)
+            raise
+        except BaseException:
+            result.set_exception(_Interrupted())
             raise
         finally:
             del self._running[key]

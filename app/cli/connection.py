@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import secrets
 import sys
@@ -142,7 +143,8 @@ def _in_process(settings: Settings) -> Iterator[Send]:
     """The whole application without a socket, as the only one that uses the storage."""
     from gevent import monkey
 
-    monkey.patch_all(subprocess=False)
+    # `close` and `subprocess` of gevent wait for a loop that does not turn while PostgreSQL is being started.
+    monkey.patch_all(subprocess=False, os=False, signal=False)
     from app.database import embedded
     from app.database.engines import patch_for_gevent
     from app.errors import ArkvoryError
@@ -159,9 +161,8 @@ def _in_process(settings: Settings) -> Iterator[Send]:
 
 
 def _start(settings: Settings, stack: contextlib.ExitStack) -> Send:
-    from app import create_app
-
-    app = create_app(settings)
+    # By name: the table of contents imports every room, this one's neighbours too.
+    app = importlib.import_module("app").create_app(settings)
     lifecycle = app.extensions["arkvory.lifecycle"]
     stack.callback(lifecycle.stop)
     lifecycle.own()

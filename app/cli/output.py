@@ -47,10 +47,9 @@ def show(document: Any, columns: Sequence[Column], *, as_json: bool) -> None:
 
 
 def show_list(documents: Iterable[Any], columns: Sequence[Column], *, as_json: bool) -> None:
-    """Many things as they come: a table, or one JSON document in a line for each."""
+    """Many things as they come: a table, or one JSON array with a document in each line."""
     if as_json:
-        for document in documents:
-            click.echo(json.dumps(document, ensure_ascii=False))
+        _show_array(documents)
         return
     batch: list[list[str]] = [[title for title, _ in columns]]
     widths: list[int] = []
@@ -60,6 +59,15 @@ def show_list(documents: Iterable[Any], columns: Sequence[Column], *, as_json: b
             widths = _print_rows(batch, widths)
             batch = []
     _print_rows(batch, widths)
+
+
+def _show_array(documents: Iterable[Any]) -> None:
+    separator = "["
+    for document in documents:
+        click.echo(separator)
+        click.echo(json.dumps(document, ensure_ascii=False), nl=False)
+        separator = ","
+    click.echo("[]" if separator == "[" else "\n]")
 
 
 def _print_rows(rows: list[list[str]], widths: list[int]) -> list[int]:

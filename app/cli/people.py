@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -21,7 +22,7 @@ _from_stdin = click.option("--password-stdin", is_flag=True, help="Read the pass
 
 def _read_password(from_stdin: bool) -> str:
     if from_stdin:
-        return click.get_text_stream("stdin").readline().rstrip("\r\n")
+        return sys.stdin.readline().rstrip("\r\n")
     return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -12,6 +13,9 @@ from pathlib import Path
 import click
 
 from app.cli.connection import Failed
+
+# The folder that holds `app`, `config` and `wsgi.py`.
+HOME = Path(__file__).parents[2]
 
 
 @click.command()
@@ -25,19 +29,11 @@ def serve(port: int | None, bind: str | None) -> None:
         os.environ["PORT"] = str(port)
     if bind is not None:
         os.environ["ARKVORY_BIND"] = bind
-    Settings.from_environment()
+    # gunicorn looks for modules where it is started, and a `config.py` that lies there is not ours.
+    os.environ["ARKVORY_DATA_DIR"] = str(Settings.from_environment().data_dir.resolve())
+    os.chdir(HOME)
     sys.stdout.flush()
-    os.execv(sys.executable, _gunicorn())  # noqa: S606  # this interpreter
-
-
-def _gunicorn() -> list[str]:
-    """The same in every working directory: a `wsgi.py` or an `app` that lies there is not ours."""
-    import app
-    import config
-
-    home = Path(app.__file__).parents[1]
-    configuration = Path(config.__file__).parent / "gunicorn.py"
-    return [sys.executable, "-m", "gunicorn", "-c", str(configuration), "--pythonpath", str(home), "wsgi:app"]
+    os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", "config/gunicorn.py", "wsgi:app"])  # noqa: S606  # this interpreter
 
 
 @click.command()
@@ -94,9 +90,7 @@ def _database() -> Iterator[str]:
 @click.command()
 def version() -> None:
     """Print the version."""
-    from app import __version__
-
-    click.echo(__version__)
+    click.echo(importlib.import_module("app").__version__)
 
 
 COMMANDS = (serve, worker, db, version)

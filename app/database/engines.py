@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,8 +55,18 @@ _limit = _StatementLimit()
 
 
 def _wait(connection: psycopg2.extensions.connection) -> None:
-    with gevent.Timeout(_limit.seconds, TimedOut(f"PostgreSQL did not answer within {_limit.seconds:g} s")):
-        gevent_wait_callback(connection)
+    try:
+        with gevent.Timeout(_limit.seconds, TimedOut(f"PostgreSQL did not answer within {_limit.seconds:g} s")):
+            gevent_wait_callback(connection)
+    except BaseException:
+        _hang_up(connection)
+        raise
+
+
+def _hang_up(connection: psycopg2.extensions.connection) -> None:
+    """Whoever is interrupted while it connects leaves nothing to close: its backend would wait for a password for a minute."""
+    with contextlib.suppress(psycopg2.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def patch_for_gevent() -> None:

@@ -21,6 +21,11 @@ def body_reader() -> Callable[[int], bytes]:
     return body_stream().read
 
 
+def body_filler() -> Callable[[bytearray], int]:
+    """Fills a buffer with the next bytes of the body; less than the whole of it only at the end."""
+    return cast(Callable[[bytearray], int], request.environ["wsgi.input"].readinto)
+
+
 def body_size() -> int | None:
     """The announced length in bytes; null for a chunked body. Raises Invalid for a part of one or an encoded one."""
     if "Content-Range" in request.headers:

@@ -65,7 +65,7 @@ def build_parts(settings: Settings) -> Parts:
     store = FileStore(settings.data_dir / "blobs")
     places = Places(settings.max_uploads, settings.uploads_per_key, settings.place_wait_seconds)
     admission = Admission(settings, transactions, store)
-    blobs = Blobs(database, store)
+    blobs = Blobs(transactions, store)
     return Parts(
         settings=settings,
         database=database,

@@ -11,22 +11,25 @@ from collections.abc import Sequence
 import gevent
 from sqlalchemy import text
 
-from app.cache.changes import Transaction
-from app.database.engines import Database
+from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
 from app.storage import BlobStore
 from app.upload.receiving import Received
 
 
 class BlobVanished(Exception):
-    """Cleanup took the blob between its placing and its publishing: place it again."""
+    """Cleanup took blobs between their placing and their publishing: place them again. `blob_ids` are those that went."""
+
+    def __init__(self, blob_ids: frozenset[int]) -> None:
+        super().__init__()
+        self.blob_ids = blob_ids
 
 
 class Blobs:
     """Blobs at their SHA-256, stored once however many paths point at them."""
 
-    def __init__(self, database: Database, store: BlobStore) -> None:
-        self._database = database
+    def __init__(self, transactions: Transactions, store: BlobStore) -> None:
+        self._transactions = transactions
         self._store = store
         self._pool = gevent.get_hub().threadpool
 
@@ -45,7 +48,9 @@ class Blobs:
 
     def _make_or_find(self, received: Received) -> tuple[int, str]:
         """`last_used_at` moves, so that cleanup leaves the blob alone for its grace."""
-        with self._database.write() as connection:
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.BLOB)
+            connection = transaction.connection
             row = connection.execute(
                 text(
                     "insert into arkvory_blobs (digest, size, status, checksums, candidate_at) "
@@ -75,9 +80,9 @@ class Blobs:
         rows = connection.execute(
             text("select id, status from arkvory_blobs where id = any(:ids) order by digest for update"), {"ids": [*used, *replaced]}
         )
-        status = {row.id: row.status for row in rows}
-        if any(status.get(each) not in {"placing", "live"} for each in used):
-            raise BlobVanished
+        alive = {row.id for row in rows if row.status in {"placing", "live"}}
+        if gone := frozenset(used) - alive:
+            raise BlobVanished(gone)
         connection.execute(
             text("update arkvory_blobs set status = 'live', candidate_at = null, last_used_at = now() where id = any(:ids)"),
             {"ids": list(used)},
@@ -101,5 +106,6 @@ class Blobs:
     def finish_deleting(self, blob_id: int, digest: str) -> None:
         """Unlink, then delete the row: the end of a deletion, harmless when someone else is at it."""
         self._pool.apply(self._store.remove, (digest, blob_id))
-        with self._database.write() as connection:
-            connection.execute(text("delete from arkvory_blobs where id = :id and status = 'deleting'"), {"id": blob_id})
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.BLOB)
+            transaction.connection.execute(text("delete from arkvory_blobs where id = :id and status = 'deleting'"), {"id": blob_id})

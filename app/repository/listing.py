@@ -82,7 +82,7 @@ class Listing:
             snapshot = find_repository(connection, caller, repository)
             grant = self._access.grant_now(connection, caller, snapshot, READ)
             pages = _Pages(connection, wanted, limit)
-            pages.read(snapshot, grant, after)
+            pages.ended = pages.read(snapshot, grant, after)
         return pages.page()
 
     def artifact(self, caller: Caller, repository: str, path: str) -> Artifact:
@@ -109,9 +109,9 @@ class Listing:
         with self._database.consistent() as connection:
             snapshot = find_repository(connection, caller, repository)
             self._access.require_whole(connection, caller, snapshot, READ)
-            counted: dict[str, int] = dict(connection.execute(_BYTES, {"id": snapshot.id}).tuples().all())
+            counted = {each.status: int(each.bytes) for each in connection.execute(_BYTES, {"id": snapshot.id})}
             row = connection.execute(_COUNTS, {"id": snapshot.id}).one()
-        sums = {status: int(counted.get(status, 0)) for status in ("open", "published", "garbage")}
+        sums = {status: counted.get(status, 0) for status in ("open", "published", "garbage")}
         return Usage(**sums, quota_bytes=row.quota_bytes, artifacts=row.artifacts)
 
     def search(self, caller: Caller, wanted: Filter, limit: int, after: tuple[str, str] = ("", "")) -> Page[Artifact]:
@@ -124,8 +124,9 @@ class Listing:
                 if not pages.read(snapshot_of(row), _grant(row, identity), after[1] if row.name == after[0] else ""):
                     break
             else:
-                if len(known) > REPOSITORIES_LOOKED_AT:
-                    pages.after = (known[REPOSITORIES_LOOKED_AT - 1].name, _LAST)
+                pages.ended = len(known) <= REPOSITORIES_LOOKED_AT
+                if not pages.ended:
+                    pages.position = (known[REPOSITORIES_LOOKED_AT - 1].name, _LAST)
         return pages.page(across=True)
 
 
@@ -147,10 +148,12 @@ class _Pages:
         self._limit = limit
         self._left = LOOKED_AT
         self._items: list[Artifact] = []
-        self.after: tuple[str, str] | None = None
+        # Repository and path of what was looked at last; a page that has not `ended` goes on behind it.
+        self.position = ("", "")
+        self.ended = False
 
     def read(self, snapshot: Snapshot, grant: Grant, after: str) -> bool:
-        """False when the page is full, or enough was looked at; `after` then says where to go on."""
+        """False when the page is full, or enough was looked at."""
         for low, high in _ranges(grant, self._wanted.prefix):
             more = after < high
             while more:
@@ -160,7 +163,6 @@ class _Pages:
                     return False
                 more = len(rows) == batch
                 after = rows[-1].path if rows else after
-        self.after = None
         return True
 
     def _batch(self) -> int:
@@ -173,7 +175,7 @@ class _Pages:
         for row in rows:
             if len(self._items) == self._limit:
                 return False
-            self.after = (snapshot.name, row.path)
+            self.position = (snapshot.name, row.path)
             if words in row.path.lower():
                 self._items.append(_artifact(snapshot, row))
         self._left -= len(rows)
@@ -189,9 +191,9 @@ class _Pages:
         ).all()
 
     def page(self, *, across: bool = False) -> Page[Artifact]:
-        if self.after is None:
+        if self.ended:
             return Page(self._items)
-        return Page(self._items, self.after if across else self.after[1:])
+        return Page(self._items, self.position if across else self.position[1:])
 
 
 def _ranges(grant: Grant, prefix: str) -> Iterator[tuple[str, str]]:

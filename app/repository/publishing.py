@@ -240,9 +240,16 @@ class Publisher:
             blob_ids = [self._blobs.place(each.received) for each in files]
             try:
                 return self._publish(target, snapshot, files, blob_ids, conditions, package)
-            except BlobVanished:
+            except BlobVanished as vanished:
+                self._leave_addresses(files, blob_ids, vanished.blob_ids)
                 gevent.sleep(0.05 * (attempt + 1))
         raise Unavailable("the cleanup kept removing what this upload brings; send it again")
+
+    def _leave_addresses(self, files: Sequence[NewFile], blob_ids: Sequence[int], gone: frozenset[int]) -> None:
+        """A file that was placed after its row went would lie there for ever: cleanup looks at rows."""
+        for each, blob_id in zip(files, blob_ids, strict=True):
+            if blob_id in gone:
+                self._blobs.finish_deleting(blob_id, each.received.sha256)
 
     def _publish(
         self,

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
-from app.errors import CapacitySpent
+from app.errors import CapacitySpent, Unavailable
 from app.storage import writeback
 from app.storage.interface import Incoming, OpenBlob
+
+log = logging.getLogger(__name__)
 
 # Bytes after which the disk begins to write: enough for it to do so in long runs.
 _WRITE_BEHIND = 8 * 1024 * 1024
@@ -28,13 +31,17 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextlib.contextmanager
-def _full_disk() -> Iterator[None]:
+def _disk_errors(*passing: type[OSError]) -> Iterator[None]:
+    """Turn what the file system raises into the domain's words; `passing` stay what they are."""
     try:
         yield
+    except passing:
+        raise
     except OSError as error:
         if error.errno in _FULL:
             raise CapacitySpent("the server's disk is full; nothing of this upload was kept") from error
-        raise
+        log.error("the blob store fails: %s", error)
+        raise Unavailable("the server's storage does not work at the moment; tell its administrator", retry_after=30) from error
 
 
 def _sync_folder(folder: Path) -> None:
@@ -51,13 +58,13 @@ class IncomingFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._written = self._begun = 0
-        with _full_disk():
+        with _disk_errors():
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
 
-    def write(self, piece: bytes) -> None:
+    def write(self, piece: bytes | memoryview) -> None:
         """Raises CapacitySpent when the disk is full."""
         view = memoryview(piece)
-        with _full_disk():
+        with _disk_errors():
             while view:
                 view = view[os.write(self._fd, view) :]
         self._written += len(piece)
@@ -66,7 +73,7 @@ class IncomingFile:
             self._begun = self._written
 
     def sync(self) -> None:
-        with _full_disk():
+        with _disk_errors():
             os.fsync(self._fd)
 
     def close(self) -> None:
@@ -100,21 +107,23 @@ class FileStore:
         return self._blobs / digest[:2] / digest[2:4] / f"{digest}-{blob_id}"
 
     def open(self, digest: str, blob_id: int) -> OpenBlob:
-        fd = os.open(self.address(digest, blob_id), os.O_RDONLY | os.O_CLOEXEC)
-        return OpenBlob(fd, os.fstat(fd).st_size)
+        with _disk_errors(FileNotFoundError):
+            fd = os.open(self.address(digest, blob_id), os.O_RDONLY | os.O_CLOEXEC)
+            return OpenBlob(fd, os.fstat(fd).st_size)
 
     def create(self, upload_id: UUID) -> IncomingFile:
         return IncomingFile(self._incoming / str(upload_id))
 
     def holds(self, digest: str, blob_id: int, size: int) -> bool:
         try:
-            return self.address(digest, blob_id).stat().st_size == size
+            with _disk_errors(FileNotFoundError):
+                return self.address(digest, blob_id).stat().st_size == size
         except FileNotFoundError:
             return False
 
     def place(self, incoming: Incoming, digest: str, blob_id: int) -> None:
         target = self.address(digest, blob_id)
-        with _full_disk():
+        with _disk_errors():
             self._make_folder(target.parent)
             os.rename(self._second_name(incoming), target)
             _sync_folder(target.parent)
@@ -140,7 +149,8 @@ class FileStore:
             _sync_folder(parent)
 
     def remove(self, digest: str, blob_id: int) -> None:
-        self.address(digest, blob_id).unlink(missing_ok=True)
+        with _disk_errors():
+            self.address(digest, blob_id).unlink(missing_ok=True)
 
     def temporary(self) -> Iterator[UUID]:
         for entry in os.scandir(self._incoming):

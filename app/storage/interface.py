@@ -28,7 +28,7 @@ class Incoming(Protocol):
 
     path: Path
 
-    def write(self, piece: bytes) -> None: ...
+    def write(self, piece: bytes | memoryview) -> None: ...
 
     def sync(self) -> None:
         """On the disk, not only in the kernel's memory."""

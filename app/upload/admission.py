@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from gevent.lock import BoundedSemaphore
 from sqlalchemy import text
 
-from app.cache.changes import Transaction, Transactions, UploadState
+from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
 from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge
 from app.storage import BlobStore
@@ -99,11 +99,22 @@ class Admission:
         reservation.reserved += wanted
 
     def release(self, upload_ids: Iterable[UUID]) -> None:
-        """Give reserved bytes back. When the database is away, cleanup does it once the lease has run out."""
+        """Give reserved bytes back. When the database is away, cleanup does it once the lease has run out.
+
+        Only what is open, without waiting: one whose publishing is in doubt may turn out to be published (C2).
+        """
         ids = list(upload_ids)
         try:
             with self._transactions.begin() as transaction:
-                transaction.settle_uploads({each: UploadState("released") for each in ids})
+                transaction.order.reach(Step.UPLOADS)
+                transaction.connection.execute(
+                    text(
+                        "update arkvory_uploads set status = 'released', changed_at = now(), lease_until = null where id in "
+                        "(select id from arkvory_uploads where id = any(cast(:ids as uuid[])) and status = 'open' "
+                        "order by id for update skip locked)"
+                    ),
+                    {"ids": [str(each) for each in ids]},
+                )
         except ArkvoryError as error:
             log.warning("%d upload(s) are left to the cleanup: %s", len(ids), error)
         for each in ids:
@@ -122,7 +133,9 @@ class Admission:
             transaction.connection.execute(
                 text(
                     "update arkvory_uploads set lease_until = now() + make_interval(secs => :lease) "
-                    "where id = any(cast(:ids as uuid[])) and status = 'open'"
+                    # One that is being published right now is passed over: no waiting, no circle.
+                    "where id in (select id from arkvory_uploads where id = any(cast(:ids as uuid[])) and status = 'open' "
+                    "order by id for update skip locked)"
                 ),
                 {"lease": self._settings.upload_lease_seconds, "ids": [str(each) for each in self.open_uploads]},
             )

@@ -1,12 +1,12 @@
-"""Bytes on their way in: streamed, hashed and written in the thread pool, one piece in flight while the next is read."""
+"""Bytes on their way in: streamed, hashed and written in the thread pool, some pieces in flight while the next are read."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import gevent
 from gevent.event import AsyncResult
@@ -20,9 +20,13 @@ PIECE = 1024 * 1024
 SMALL = 32 * 1024 * 1024
 # Two threads for one piece are worth their while from this size on.
 APART = 256 * 1024
+# Pieces that may wait for those in flight; all of them make up the next flight, so that threads change hands less often.
+WAITING = 2
 ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
 
 Read = Callable[[int], bytes]
+# Puts the next bytes into a buffer, from its beginning: how many, 0 at the end.
+Fill = Callable[[bytearray], int]
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class _Hashes:
         self._optional = {name: hashlib.new(name, usedforsecurity=False) for name in optional}
         self._size = 0
 
-    def update(self, piece: bytes) -> None:
+    def update(self, piece: bytes | memoryview) -> None:
         self._size += len(piece)
         if self._size > SMALL:
             self._optional.clear()
@@ -82,6 +86,9 @@ class Receiver:
         self._reservation = reservation
         self._hashes = _Hashes(expected.digests, when_small)
         self._size = 0
+        self._waiting: list[bytes | memoryview] = []
+        self._flying: list[bytes | memoryview] = []
+        self._spare: list[bytearray] = []
         self._flights: tuple[AsyncResult, ...] = ()
         self._pool = gevent.get_hub().threadpool
         self._incoming: Incoming = self._pool.apply(store.create, (reservation.id,))
@@ -91,7 +98,7 @@ class Receiver:
         """Bytes taken so far."""
         return self._size
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: bytes | memoryview) -> None:
         """Take the next bytes; returns while they are being hashed and written. Raises CapacitySpent or TooLarge."""
         if not piece:
             return
@@ -100,17 +107,31 @@ class Receiver:
             if self._reservation.exact:
                 raise Invalid(f"the body is longer than the {self._reservation.reserved} bytes that were announced")
             self._admission.grow(self._reservation, size)
-        self._land()
         self._size = size
-        self._flights = self._take_off(piece)
+        self._waiting.append(piece)
+        if len(self._waiting) >= WAITING or all(flight.ready() for flight in self._flights):
+            self._land()
+            self._take_off()
 
     def drain(self, read: Read) -> None:
         """Feed all that `read(n)` gives, in pieces of 1 MiB."""
         while piece := read(PIECE):
             self.feed(piece)
 
+    def drain_into(self, fill: Fill) -> None:
+        """The same from a source that fills buffers, which are used again once their bytes are on the disk."""
+        size = PIECE if self._expected.size is None else min(PIECE, max(self._expected.size, 1))
+        while True:
+            buffer = self._spare.pop() if self._spare else bytearray(size)
+            count = fill(buffer)
+            if not count:
+                return
+            self.feed(memoryview(buffer)[:count])
+
     def finish(self) -> Received:
         """Check length and digests, sync. Raises DigestMismatch, Invalid or CapacitySpent; then nothing is kept."""
+        self._land()
+        self._take_off()
         self._land()
         if self._expected.size is not None and self._size != self._expected.size:
             raise Invalid(f"the body has {self._size} bytes, {self._expected.size} were announced")
@@ -127,25 +148,37 @@ class Receiver:
             flight.wait()
         self._pool.apply(self._incoming.discard)
 
-    def _take_off(self, piece: bytes) -> tuple[AsyncResult, ...]:
-        """Hash and write it; neither waits for the other when there is enough to do."""
-        if len(piece) < APART:
-            return (self._pool.spawn(self._store, piece),)
-        return self._pool.spawn(self._hashes.update, piece), self._pool.spawn(self._write, piece)
+    def _take_off(self) -> None:
+        """Hash and write what waits; neither waits for the other when there is enough to do."""
+        self._flying = pieces = self._waiting
+        self._waiting = []
+        if not pieces:
+            return
+        if sum(map(len, pieces)) < APART:
+            self._flights = (self._pool.spawn(self._store, pieces),)
+        else:
+            self._flights = (self._pool.spawn(self._hash, pieces), self._pool.spawn(self._write, pieces))
 
     def _land(self) -> None:
-        """Wait for the piece in flight; raises what its hashing or writing raised."""
+        """Wait for the pieces in flight; raises what its hashing or writing raised."""
         # A wait that is interrupted leaves them to `discard`: no file may be closed under a thread that writes it.
         for flight in self._flights:
             flight.wait()
         flights, self._flights = self._flights, ()
         for flight in flights:
             flight.get()
+        flown, self._flying = self._flying, []
+        self._spare += [cast(bytearray, piece.obj) for piece in flown if isinstance(piece, memoryview)]
 
-    def _store(self, piece: bytes) -> Any:
-        self._hashes.update(piece)
-        self._write(piece)
+    def _store(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self._hash(pieces)
+        self._write(pieces)
 
-    def _write(self, piece: bytes) -> None:
-        self._incoming.write(piece)
-        self._reservation.written += len(piece)
+    def _hash(self, pieces: Sequence[bytes | memoryview]) -> None:
+        for piece in pieces:
+            self._hashes.update(piece)
+
+    def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
+        for piece in pieces:
+            self._incoming.write(piece)
+            self._reservation.written += len(piece)

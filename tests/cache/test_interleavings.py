@@ -12,10 +12,9 @@ from sqlalchemy import text
 from app.access import decision
 from app.cache.regions import Region
 from app.errors import NotFound, Unauthenticated
+from tests.conftest import MakePause
 from tests.support.house import ADMIN, NOBODY, House
-from tests.support.pauses import Pause
 
-MakePause = Callable[..., Pause]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import gevent
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from app.access.identity import LOCAL, Caller, Credential, Identity
+from app.access.identity import LOCAL, Caller, Credential
 from app.access.people import UserChange, Users
 from app.access.rules import NewRule, Rules
 from app.access.tokens import NewToken, Tokens
@@ -89,9 +89,7 @@ class House:
 
     def token(self, user: str, *permissions: str) -> str:
         """A token of that user; its secret."""
-        row = self.rows("select id, name, administrator, revision from arkvory_users where name = :name", name=user)[0]
-        maker = Caller(Identity(row.id, row.name, row.administrator, row.revision, None, None), "127.0.0.1")
-        return self.tokens.create(maker, NewToken(f"of {user}", permissions or ("read", "write", "delete", "manage")))[1]
+        return self.tokens.create(ADMIN, NewToken(f"of {user}", permissions or ("read", "write", "delete", "manage"), user=user))[1]
 
     def rule(self, repository: str, subject: str, *permissions: str, prefix: str | None = None) -> int:
         return self.rules.add(ADMIN, repository, NewRule(subject, permissions, prefix)).id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,10 @@ class Pause:
         if mine and not self._before:
             self._stop()
         return result
+
+    def __get__(self, owner: object, _kind: type) -> Callable[..., Any]:
+        """As a method, when it stands in a class."""
+        return functools.partial(self, owner)
 
     def _stop(self) -> None:
         self._there.set()

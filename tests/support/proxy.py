@@ -13,6 +13,9 @@ from gevent.event import Event
 from gevent.server import StreamServer
 from sqlalchemy import make_url
 
+# The whole message: BEGIN may speak of READ COMMITTED.
+_COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
+
 
 class Wire:
     """Forwards connections. `at_commit` says what becomes of the next COMMIT, once:
@@ -64,7 +67,7 @@ class Wire:
         back = gevent.spawn(self._pump, server, client)
         try:
             while data := client.recv(65536):
-                if b"COMMIT" in data:
+                if _COMMIT in data:
                     self.commits += 1
                     how, self.at_commit = self.at_commit, None
                     if how is not None:

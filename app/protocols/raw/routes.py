@@ -7,7 +7,7 @@ import mimetypes
 from flask import Blueprint, Response, request
 
 from app.errors import Invalid, InvalidPath
-from app.http.bodies import body_reader, body_size, body_stream
+from app.http.bodies import body_filler, body_size, body_stream
 from app.http.forms import FilePart, read_form
 from app.http.identity import caller, log_fact
 from app.http.negotiation import prefers_json
@@ -74,7 +74,7 @@ def put(repository: str, path: str) -> Response:
     expected, conditions = Expected(announced(request.headers), body_size()), _conditions()
     with parts().publisher.begin(Target("raw", repository, caller()), path, conditions) as session:
         receiver = session.receiver(expected, when_small=("md5", "sha1"))
-        receiver.drain(body_reader())
+        receiver.drain_into(body_filler())
         file = NewFile(path, receiver.finish(), _known_type(request.headers.get("Content-Type", ""), path))
         (published,) = session.publish([file], conditions)
     return _stored(published)

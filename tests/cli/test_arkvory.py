@@ -1,0 +1,253 @@
+"""The command: a client of a running server, or the server's own code when none runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from app.cluster import localserver
+from tests.support.server import ROOT, Server, free_port
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def arkvory(
+    *arguments: str, text: str = "", check: bool = True, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command with these variables and none of the caller's that it would read."""
+    given = {name: os.environ[name] for name in ("PATH", "HOME", "PG_BIN") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", *arguments], cwd=cwd or ROOT, env=given | {"PYTHONPATH": str(ROOT)} | environment,
+        input=text, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert not check or done.returncode == 0, f"arkvory {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    return done
+
+
+@pytest.fixture
+def here(server: Server) -> Run:
+    """Runs the command on the machine of a running server."""
+    return lambda *arguments, **options: arkvory(*arguments, ARKVORY_DATA_DIR=str(server.data), **options)
+
+
+def document(done: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(done.stdout)
+
+
+# With a running server
+
+
+def test_a_command_beside_a_running_server_goes_through_it_without_a_password(server: Server, here: Run) -> None:
+    """S1: the server's memory sees the change, since the server itself made it."""
+    server.repository("seen", public=True)
+    server.put("/raw/seen/a", b"1")
+    assert server.get("/raw/seen/a", auth=None).status_code == 200
+    here("repo", "update", "seen", "--private")
+    assert server.get("/raw/seen/a", auth=None).status_code == 401
+    here("repo", "update", "seen", "--public", "--status", "offline")
+    assert server.get("/raw/seen/a", auth=None).status_code == 503
+
+
+def test_the_whole_life_of_a_repository(server: Server, here: Run) -> None:
+    made = document(here("repo", "create", "files", "--format", "raw", "--quota", "2GiB", "--write-policy", "once", "--json"))
+    assert (made["name"], made["quota_bytes"], made["settings"]) == ("files", 2 * 1024**3, {"write_policy": "once"})
+    server.put("/raw/files/some/a%20b%25.txt", b"12345")
+    assert [each["path"] for each in document(here("artifact", "list", "files", "--json"))] == ["some/a b%.txt"]
+    assert document(here("artifact", "show", "files", "some/a b%.txt", "--json"))["size"] == 5
+    assert document(here("usage", "files", "--json"))["bytes"]["published"] == 5
+    assert "some/a b%.txt" in here("search", "A B").stdout
+    here("artifact", "delete", "files", "some/a b%.txt")
+    assert document(here("artifact", "list", "files", "--json")) == []
+    here("repo", "update", "files", "--rename", "others", "--no-quota")
+    assert document(here("repo", "show", "others", "--json"))["quota_bytes"] is None
+    here("repo", "delete", "others", "--yes")
+    assert here("repo", "show", "others", check=False).returncode == 1
+
+
+def test_the_whole_life_of_a_user_with_groups_rules_and_tokens(server: Server, here: Run) -> None:
+    here("repo", "create", "team", "--format", "raw")
+    here("user", "create", "anna", "--password-stdin", text="annas-password\n")
+    here("group", "create", "devs")
+    here("group", "add", "devs", "anna")
+    here("rule", "add", "team", "group:devs", "read", "write", "--prefix", "a/")
+    rules = document(here("rule", "list", "team", "--json"))
+    assert [(each["subject"], each["permissions"], each["path_prefix"]) for each in rules] == [("group:devs", ["read", "write"], "a/")]
+    made = document(
+        here("token", "create", "ci", "--permission", "write", "--repository", "team", "--days", "2", "--user", "anna", "--json")
+    )
+    assert server.put("/raw/team/a/x", b"1", auth=("x", made["token"])).status_code == 201
+    assert made["token"] not in here("token", "list", "--user", "anna").stdout
+    here("token", "revoke", str(made["id"]))
+    assert server.put("/raw/team/a/x", b"1", auth=("x", made["token"])).status_code == 401
+    here("user", "update", "anna", "--password-stdin", text="another-password\n")
+    assert server.get("/api/v1/whoami", auth=("anna", "another-password")).status_code == 200
+    here("rule", "delete", "team", str(rules[0]["id"]))
+    here("user", "update", "anna", "--disable")
+    assert server.get("/api/v1/whoami", auth=("anna", "another-password")).status_code == 401
+    here("group", "delete", "devs")
+    here("user", "delete", "anna")
+    assert "anna" not in here("user", "list").stdout
+
+
+def test_long_lists_are_read_to_their_end(server: Server, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.repository("many")
+    with requests.Session() as session:
+        session.auth = server.admin
+        for number in range(12):
+            session.put(f"{server.url}/raw/many/{number:03}", data=b"1")
+    from app.cli import connection
+
+    monkeypatch.setattr(connection, "PAGE", 5)
+    found = localserver.read(server.data)
+    assert found is not None
+    client = connection.Server(connection._http(found.url, found.secret, local=True))
+    assert len(list(client.items("repositories", "many", "artifacts"))) == 12
+    assert len(list(client.items("repositories", "many", "artifacts", most=7))) == 7
+    assert len(here("artifact", "list", "many").stdout.splitlines()) == 13
+
+
+def test_a_refusal_is_one_line_on_standard_error_and_exit_code_1(here: Run) -> None:
+    done = here("repo", "show", "absent", check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "arkvory: there is no repository 'absent'\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "nonsense",
+        "repo create x",
+        "repo create x --format zip",
+        "repo create x --format raw --quota lots",
+        "repo update x --quota 1G --no-quota",
+        "rule add x anonymous",
+    ],
+)
+def test_wrong_use_is_exit_code_2(here: Run, arguments: str) -> None:
+    assert here(*arguments.split(), check=False).returncode == 2
+
+
+def test_the_secret_is_for_its_owner_alone_and_gone_with_the_server(make_server: Callable[..., Server]) -> None:
+    server = make_server()
+    file = server.data / "server.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    left = json.loads(file.read_text())
+    bearer = {"Authorization": f"Bearer {left['secret']}"}
+    assert server.get("/api/v1/whoami", auth=None, headers=bearer).json()["user"] == "local"
+    server.stop()
+    assert not file.exists()
+    file.write_text(json.dumps(left))
+    assert localserver.read(server.data) is None
+    server.start()
+    assert server.get("/api/v1/whoami", auth=None, headers=bearer).status_code == 401
+
+
+# Elsewhere
+
+
+def test_a_command_elsewhere_uses_an_address_and_a_token(server: Server, tmp_path: Path) -> None:
+    made = server.post("/api/v1/tokens", json={"name": "remote", "permissions": ["manage", "read"]}).json()
+    there = {"ARKVORY_DATA_DIR": str(tmp_path / "none"), "ARKVORY_URL": server.url + "/", "ARKVORY_TOKEN": made["token"]}
+    assert document(arkvory("repo", "create", "remote", "--format", "pypi", "--json", **there))["creator"] == "admin"
+    assert arkvory("repo", "show", "remote", **there | {"ARKVORY_TOKEN": "arkv_wrong"}, check=False).returncode == 1
+    by_option = ("--url", server.url, "--token", made["token"], "repo", "show", "remote", "--json")
+    assert document(arkvory(*by_option, ARKVORY_DATA_DIR=str(tmp_path / "none")))["name"] == "remote"
+
+
+def test_an_address_that_does_not_answer_is_said_to_be_so(tmp_path: Path) -> None:
+    done = arkvory("repo", "list", ARKVORY_DATA_DIR=str(tmp_path), ARKVORY_URL=f"http://127.0.0.1:{free_port()}", check=False)
+    assert (done.returncode, "does not answer" in done.stderr, "Traceback" in done.stderr) == (1, True, False)
+
+
+# Without a server
+
+
+def test_without_a_server_a_command_does_the_same_by_itself_and_the_server_finds_it(make_server: Callable[..., Server]) -> None:
+    server = make_server(start=False)
+    alone = {"ARKVORY_DATA_DIR": str(server.data), "ARKVORY_DATABASE_URL": str(server.database_url)}
+    first = arkvory("repo", "create", "early", "--format", "raw", "--public", **alone)
+    assert "admin / " in first.stderr
+    password = first.stderr.split("admin / ")[1].split()[0]
+    assert document(arkvory("repo", "list", "--json", **alone))[0]["name"] == "early"
+    refused = arkvory("repo", "create", "early", "--format", "raw", check=False, **alone)
+    assert (refused.returncode, refused.stderr) == (1, "arkvory: there is a repository 'early' already\n")
+    server.start()
+    assert server.put("/raw/early/a", b"1", auth=("admin", password)).status_code == 201
+
+
+def test_a_command_does_not_touch_a_database_that_another_server_owns(server: Server, tmp_path: Path) -> None:
+    """S1: a data directory without `server.json` does not help around the ownership lock."""
+    elsewhere = {"ARKVORY_DATA_DIR": str(tmp_path), "ARKVORY_DATABASE_URL": str(server.database_url), "ARKVORY_OWNERSHIP_WAIT_SECONDS": "1"}
+    done = arkvory("repo", "create", "sneaky", "--format", "raw", check=False, **elsewhere)
+    assert done.returncode == 1
+    assert "owns this storage" in done.stderr
+    assert server.get("/api/v1/repositories/sneaky").status_code == 404
+
+
+def test_without_a_server_and_a_database_the_embedded_one_is_used_and_stopped(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    made = arkvory("repo", "create", "files", "--format", "raw", "--json", ARKVORY_DATA_DIR=str(folder))
+    assert document(made)["name"] == "files"
+    assert not (folder / "postgres" / "postmaster.pid").exists()
+    assert "The tables are at" in arkvory("db", "upgrade", ARKVORY_DATA_DIR=str(folder)).stdout
+
+
+def test_db_upgrade_makes_the_tables_and_needs_no_lock(empty_database_url: str, tmp_path: Path) -> None:
+    alone = {"ARKVORY_DATA_DIR": str(tmp_path), "ARKVORY_DATABASE_URL": empty_database_url}
+    assert "from nothing to" in arkvory("db", "upgrade", **alone).stdout
+    assert "are at" in arkvory("db", "upgrade", **alone).stdout
+
+
+# Processes
+
+
+def test_serve_starts_from_any_folder_even_one_with_a_module_of_that_name(make_server: Callable[..., Server], tmp_path: Path) -> None:
+    server = make_server(start=False)
+    for name in ("wsgi.py", "app.py", "config.py"):
+        (tmp_path / name).write_text("raise SystemExit('the wrong module')")
+    script = Path(sys.executable).parent / "arkvory"
+    if not script.exists():
+        pytest.skip("the entry point is not installed")
+    server.folder.mkdir(exist_ok=True)
+    with open(server.folder / "log", "ab") as log:
+        server.process = subprocess.Popen(
+            [script, "serve", "--port", str(server.port)], cwd=tmp_path, env=server._environment() | {"PORT": "1"},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    server.wait_until_ready()
+    assert server.stop() == 0
+
+
+def test_a_worker_says_that_it_is_not_needed_and_idles_until_it_is_stopped(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "app.cli", "worker"], cwd=ROOT, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "not needed" in process.stdout.readline()
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+
+
+def test_a_setting_that_cannot_be_used_is_exit_code_2_in_words() -> None:
+    done = arkvory("repo", "list", PORT="many", check=False)
+    assert (done.returncode, "PORT" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
+
+
+def test_help_needs_nothing_heavy() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "app.cli", "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+    ).stderr
+    for module in ("sqlalchemy", "flask", "gevent", "psycopg2"):
+        assert f" {module}\n" not in listed

@@ -1,0 +1,202 @@
+"""Repositories: names, who may know of them, and which epochs a change moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import gevent
+import pytest
+
+from app.access.identity import Caller
+from app.errors import AlreadyExists, ArkvoryError, Forbidden, Invalid, NotFound, Unauthenticated
+from app.repository.registry import NewRepository, RepositoryChange
+from tests.support.house import ADMIN, NOBODY, House
+
+
+def names(house: House, caller: Caller) -> list[str]:
+    return [each.name for each in house.registry.list(caller, 1000).items]
+
+
+def test_of_many_who_create_the_same_name_at_once_one_succeeds(house: House) -> None:
+    def attempt() -> str:
+        try:
+            house.registry.create(ADMIN, NewRepository("files", "raw"))
+        except AlreadyExists:
+            return "taken"
+        return "made"
+
+    runs = [gevent.spawn(attempt) for _ in range(8)]
+    gevent.joinall(runs, timeout=30, raise_error=True)
+    assert Counter(run.value for run in runs) == {"made": 1, "taken": 7}
+    assert house.value("select count(*) from arkvory_repositories") == 1
+
+
+@pytest.mark.parametrize("name", ["", "A", "-a", ".a", "a/b", "a b", "a" * 65, "ä", "a\x00", "..", "a\n", "\ud800"])
+def test_a_name_that_is_no_name_is_refused(house: House, name: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        house.registry.create(ADMIN, NewRepository(name, "raw"))
+    assert refused.value.field == "name"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"format": "zip"}, "format"),
+        ({"kind": "proxy"}, "kind"),
+        ({"kind": "group"}, "kind"),
+        ({"kind": "other"}, "kind"),
+        ({"status": "asleep"}, "status"),
+        ({"quota_bytes": -1}, "quota_bytes"),
+        ({"quota_bytes": 2**63}, "quota_bytes"),
+        ({"settings": {"colour": "red"}}, "settings"),
+        ({"settings": {"write_policy": "sometimes"}}, "settings.write_policy"),
+    ],
+)
+def test_what_a_repository_cannot_be_is_refused_with_its_field(house: House, fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        house.registry.create(ADMIN, NewRepository(**({"name": "files", "format": "raw"} | fields)))
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("change", "moved"),
+    [
+        ({"name": "renamed"}, (1, 0, 0, 0)),
+        ({"status": "offline"}, (1, 0, 0, 0)),
+        ({"settings": {"write_policy": "once"}}, (1, 0, 0, 0)),
+        ({"public": True}, (1, 1, 0, 0)),
+        ({"public": True, "status": "offline"}, (1, 1, 0, 0)),
+        ({"quota_bytes": 5}, (0, 0, 0, 0)),
+        ({"status": "online", "public": False, "name": "files"}, (0, 0, 0, 0)),
+        ({}, (0, 0, 0, 0)),
+    ],
+)
+def test_a_change_moves_the_epochs_that_it_affects_by_one(house: House, change: dict[str, Any], moved: tuple[int, ...]) -> None:
+    house.repository("files")
+    before = house.epochs("files")
+    made = house.registry.update(ADMIN, "files", RepositoryChange(change))
+    assert tuple(made.epochs) == tuple(old + step for old, step in zip(before, moved, strict=True))
+    for key, value in change.items():
+        assert getattr(made, key) == value
+
+
+def test_a_setting_set_to_null_goes_back_to_the_formats_own(house: House) -> None:
+    house.repository("files", settings={"write_policy": "once"})
+    house.change("files", settings={"write_policy": None})
+    assert house.registry.show(ADMIN, "files").settings == {}
+
+
+def test_a_renamed_repository_is_there_under_its_new_name_alone_on_the_next_request(house: House) -> None:
+    house.repository("old", public=True)
+    house.publish("a", b"1", "old")
+    assert house.outcome("a", "old") == b"1"
+    house.change("old", name="new")
+    assert (house.outcome("a", "new"), house.outcome("a", "old")) == (b"1", "unauthenticated")
+    house.repository("old", public=True)
+    house.publish("a", b"2", "old")
+    assert (house.outcome("a", "new"), house.outcome("a", "old")) == (b"1", b"2")
+
+
+def test_a_name_that_is_taken_cannot_be_taken_by_renaming(house: House) -> None:
+    house.repository("one")
+    house.repository("two")
+    with pytest.raises(AlreadyExists):
+        house.change("one", name="two")
+    assert names(house, ADMIN) == ["one", "two"]
+
+
+def test_two_repositories_that_want_each_others_names_do_not_wait_in_a_circle(house: House) -> None:
+    house.repository("one")
+    house.repository("two")
+
+    def rename(old: str, new: str) -> str:
+        try:
+            house.change(old, name=new)
+        except ArkvoryError as error:
+            return error.code
+        return "done"
+
+    for _ in range(10):
+        runs = [gevent.spawn(rename, "one", "two"), gevent.spawn(rename, "two", "one")]
+        gevent.joinall(runs, timeout=30, raise_error=True)
+        assert {run.value for run in runs} == {"already_exists"}
+    assert house.value("select deadlocks from pg_stat_database where datname = current_database()") == 0
+
+
+def test_a_deleted_repository_is_gone_on_the_next_request_and_its_name_is_free(house: House) -> None:
+    first = house.repository("files", public=True)
+    house.publish("a", b"1")
+    assert house.outcome("a") == b"1"
+    house.registry.delete(ADMIN, "files")
+    assert house.outcome("a") == "unauthenticated"
+    assert names(house, ADMIN) == []
+    assert house.repository("files", public=True) > first
+    assert house.outcome("a") == "not_found"
+
+
+def test_repositories_are_made_by_administrators_unless_the_installation_says_otherwise(make_house: Any) -> None:
+    strict = make_house()
+    strict.user("anna")
+    anna = strict.identify(strict.token("anna"))
+    with pytest.raises(Forbidden):
+        strict.registry.create(anna, NewRepository("files", "raw"))
+    open_house = make_house(owns=False, ARKVORY_REPOSITORY_CREATION="signed-in")
+    assert open_house.registry.create(anna, NewRepository("files", "raw")).creator == "anna"
+    with pytest.raises(Forbidden):
+        open_house.registry.create(open_house.identify(open_house.token("anna", "read", "write")), NewRepository("others", "raw"))
+    with pytest.raises(Unauthenticated):
+        open_house.registry.create(NOBODY, NewRepository("others", "raw"))
+    # The creator needs no rule.
+    open_house.registry.delete(anna, "files")
+
+
+def test_a_list_holds_exactly_what_could_be_shown(house: House) -> None:
+    """For each caller: `list` and `show` agree, and searching finds in exactly these that are readable."""
+    for name in ("closed", "public", "ruled", "below", "anyone", "everybody", "written"):
+        house.repository(name, public=name == "public")
+    house.user("anna")
+    house.user("root", administrator=True)
+    house.rule("ruled", "user:anna", "read")
+    house.rule("below", "user:anna", "read", prefix="x")
+    house.rule("anyone", "anonymous", "read")
+    house.rule("everybody", "signed-in", "read")
+    house.rule("written", "user:anna", "write")
+    narrow = house.tokens.create(house.identify(house.token("anna")), _narrow())[1]
+    callers = [ADMIN, NOBODY, *(house.identify(each) for each in (house.token("anna"), house.token("root"), narrow))]
+    for caller in callers:
+        assert names(house, caller) == [name for name in names(house, ADMIN) if _shows(house, caller, name)]
+    assert names(house, NOBODY) == ["anyone", "public"]
+    assert names(house, callers[2]) == ["anyone", "below", "everybody", "public", "ruled", "written"]
+    assert names(house, callers[4]) == ["public", "ruled"]
+
+
+def _narrow() -> Any:
+    from app.access.tokens import NewToken
+
+    return NewToken("narrow", ["read"], ["ruled"])
+
+
+def _shows(house: House, caller: Caller, name: str) -> bool:
+    try:
+        house.registry.show(caller, name)
+    except (NotFound, Unauthenticated, Forbidden):
+        return False
+    return True
+
+
+def test_a_list_read_page_by_page_misses_and_repeats_nothing_that_was_there_all_along(house: House) -> None:
+    for number in range(0, 20, 2):
+        house.repository(f"r{number:02}")
+    seen: list[str] = []
+    after = ""
+    for number in range(1, 20, 2):
+        page = house.registry.list(ADMIN, 3, after)
+        seen += [each.name for each in page.items]
+        # Others come, before and behind where we are.
+        house.repository(f"r{number:02}")
+        if page.after is None:
+            break
+        after = str(page.after[0])
+    assert seen == sorted(set(seen))
+    assert {f"r{number:02}" for number in range(0, 20, 2)} <= set(seen)
