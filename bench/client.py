@@ -9,6 +9,7 @@ import os
 import re
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -109,7 +110,7 @@ def upload(port: int, path: str, authorization: str, size: int) -> float:
     source, first = _source(), os.urandom(32)
     head = f"PUT {path} HTTP/1.1\r\nHost: bench.test\r\n{authorization}\r\nContent-Length: {size}\r\n\r\n".encode()
     with connect(port) as connection:
-        connection.settimeout(None)
+        _block_at_most(connection, PATIENCE)
         began = time.perf_counter()
         connection.sendall(head)
         connection.sendall(first)
@@ -120,6 +121,13 @@ def upload(port: int, path: str, authorization: str, size: int) -> float:
         if not answer.startswith(b"HTTP/1.1 201"):
             raise RuntimeError(f"expected 201, got {answer!r}")
         return time.perf_counter() - began
+
+
+def _block_at_most(connection: socket.socket, seconds: float) -> None:
+    """`sendfile` wants a socket that blocks; the kernel bounds each wait."""
+    connection.settimeout(None)
+    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), 0))
 
 
 def _send_some(connection: socket.socket, source: int, sent: int, size: int) -> int:
@@ -251,18 +259,27 @@ class Pings:
         return self
 
     def __exit__(self, *_: object) -> None:
+        failures = ["their process died"]
         with contextlib.suppress(OSError, EOFError):
             self._pipe.send("stop")
+            failures = ["they did not end"]
             if self._pipe.poll(PATIENCE):
-                self.seconds = self._pipe.recv()
+                self.seconds, failures = self._pipe.recv()
         self._process.join(PATIENCE)
-        if not self.seconds:
-            raise RuntimeError("no ping was answered")
+        if failures or not self.seconds:
+            raise RuntimeError(f"the pings failed: {failures}")
 
 
 def _ping_all(pipe: Connection, port: int, requests: Sequence[bytes], pause: float) -> None:
-    over, taken = threading.Event(), list[float]()
-    threads = [threading.Thread(target=_ping, args=(port, asked, pause, over, taken)) for asked in requests]
+    over, taken, failures = threading.Event(), list[float](), list[str]()
+
+    def ping(asked: bytes) -> None:
+        try:
+            _ping(port, asked, pause, over, taken)
+        except Exception as error:
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=ping, args=(asked,)) for asked in requests]
     for thread in threads:
         thread.start()
     pipe.send("ready")
@@ -270,7 +287,7 @@ def _ping_all(pipe: Connection, port: int, requests: Sequence[bytes], pause: flo
     over.set()
     for thread in threads:
         thread.join()
-    pipe.send(taken)
+    pipe.send((taken, failures))
 
 
 def _ping(port: int, asked: bytes, pause: float, over: threading.Event, taken: list[float]) -> None:

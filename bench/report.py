@@ -52,12 +52,14 @@ class Machine:
     kernel: str
     python: str
     load_before: str
+    busy_before: float
 
     @classmethod
     def here(cls) -> Machine:
         cores = len(os.sched_getaffinity(0))
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return cls(cores, _processor(), memory, f"{platform.system()} {platform.release()}", platform.python_version(), load_average())
+        system = f"{platform.system()} {platform.release()}"
+        return cls(cores, _processor(), memory, system, platform.python_version(), load_average(), busy_share())
 
 
 def _processor() -> str:
@@ -69,6 +71,19 @@ def _processor() -> str:
 
 def load_average() -> str:
     return " ".join(f"{each:.2f}" for each in os.getloadavg())
+
+
+def busy_share(seconds: float = 2.0) -> float:
+    """Share of the cores that others use now (time that the hypervisor withholds included); the caller sleeps meanwhile."""
+    before = _cpu_times()
+    time.sleep(seconds)
+    spent = [now - then for now, then in zip(_cpu_times(), before, strict=True)]
+    return 1 - (spent[3] + spent[4]) / max(sum(spent), 1)
+
+
+def _cpu_times() -> list[int]:
+    """user nice system idle iowait irq softirq steal, in ticks since the start."""
+    return [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
 
 
 def median(values: Iterable[float]) -> float:
@@ -124,6 +139,7 @@ def _about(machine: Machine, seconds: float, quick: bool) -> str:
         ("machine", f"{machine.cores} cores ({machine.processor}), {machine.memory / 1024**3:.0f} GiB of memory"),
         ("system", f"{machine.kernel}, Python {machine.python}"),
         ("load average before, after", f"{machine.load_before}; {load_average()}"),
+        ("busy with other work before, after", f"{machine.busy_before:.0%} of the cores; {busy_share():.0%}"),
         ("duration", f"{seconds:.0f} s{', quick: sizes are too small to judge by' if quick else ''}"),
     ]
     return _table(table)

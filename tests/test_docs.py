@@ -7,6 +7,7 @@ from pathlib import Path
 
 from app.http.metrics import METRICS
 from config.settings import SETTINGS
+from tests.support.server import Server
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,3 +72,15 @@ def test_every_link_between_the_documents_leads_somewhere() -> None:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_api_page_lists_every_operation(server: Server) -> None:
+    document = server.get("/api/v1/openapi.json").json()
+    methods = ("get", "put", "post", "patch", "delete")
+    expected = {
+        f"{method.upper()} {path}": [operations[method]["summary"]]
+        for path, operations in document["paths"].items()
+        for method in methods
+        if method in operations
+    }
+    assert rows("docs/api.md", "operation") == expected

@@ -12,7 +12,7 @@ from app.access.decision import PERMISSIONS
 from app.api.parsing import is_text
 from app.errors import Invalid
 from app.http.responses import json_time
-from app.repository.formats import FORMATS, WRITE_POLICIES
+from app.repository.formats import FORMATS, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.names import check_path
 from app.repository.registry import MOST_QUOTA, STATUSES
 
@@ -82,6 +82,7 @@ class TokensQuery(PageQuery):
 
 class SettingsIn(Schema):
     write_policy = fields.String(allow_none=True, validate=OneOf(WRITE_POLICIES))
+    version_policy = fields.String(allow_none=True, validate=OneOf(VERSION_POLICIES), metadata={"description": "of Maven repositories"})
 
 
 class NewRepositoryIn(Schema):

@@ -146,6 +146,9 @@ class Cache:
             self.view.raise_repository(repository_id, epochs)
         for user_id, revision in now.users.items():
             self.view.raise_user(user_id, revision)
+        for user_id in outcome.users.keys() - now.users.keys():
+            # Deleted: no row tells a number, and a reader that began before must not keep what it read.
+            self.view.raise_user(user_id, outcome.users[user_id])
         self.view.raise_installation(now.installation)
         self.doubts.remove(outcome.transaction_id)
 

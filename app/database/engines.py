@@ -21,6 +21,7 @@ import psycopg2
 import psycopg2.errors
 import psycopg2.extensions
 import sqlalchemy
+from gevent.local import local
 from gevent.monkey import get_original
 from psycogreen.gevent import gevent_wait_callback
 from sqlalchemy import Connection, Engine, event, text
@@ -52,11 +53,24 @@ class _StatementLimit:
 
 
 _limit = _StatementLimit()
+# Of this greenlet alone, in place of the limit.
+_patience = local()
+
+
+@contextlib.contextmanager
+def without_limit() -> Iterator[None]:
+    """Statements of this greenlet may take as long as they take: migrations, which build indexes and wait for each other."""
+    _patience.seconds = None
+    try:
+        yield
+    finally:
+        del _patience.seconds
 
 
 def _wait(connection: psycopg2.extensions.connection) -> None:
+    seconds = getattr(_patience, "seconds", _limit.seconds)
     try:
-        with gevent.Timeout(_limit.seconds, TimedOut(f"PostgreSQL did not answer within {_limit.seconds:g} s")):
+        with gevent.Timeout(seconds, TimedOut(f"PostgreSQL did not answer within {seconds or 0:g} s")):
             gevent_wait_callback(connection)
     except BaseException:
         _hang_up(connection)

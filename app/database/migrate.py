@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
 import migrations
+from app.database import engines
 from app.database.locks import MIGRATION
 
 
@@ -26,7 +27,7 @@ def upgrade(url: str, revision: str = "head") -> None:
     """Run the migrations that are missing, up to `revision`; several that start at once take turns."""
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
     config = _config()
-    with engine.connect() as connection:
+    with engines.without_limit(), engine.connect() as connection:
         connection.execute(text("select pg_advisory_lock(:c, :o)"), {"c": MIGRATION[0], "o": MIGRATION[1]})
         connection.commit()
         config.attributes["connection"] = connection

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.errors import Conflict
+
 WRITE_POLICIES = ("once", "replace", "read_only")
+VERSION_POLICIES = ("release", "snapshot", "mixed")
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,10 @@ class Format:
     companions: tuple[str, ...] = ()
     # The folder of the repository's address below which artifacts lie at their paths.
     files: str = ""
+    # Paths of versions that move: `once` does not bind them, and `version_policy` tells them from releases.
+    snapshots: re.Pattern[str] | None = None
+    # Under `once` the same bytes again are no conflict, for clients that repeat what they got no answer to.
+    repeatable: bool = False
 
     def address(self, repository: str) -> str:
         """The path below the server's address that clients are pointed at."""
@@ -33,6 +41,7 @@ FORMATS: Mapping[str, Format] = {
     each.name: each
     for each in (
         Format("raw", write_policy="replace"),
+        Format("maven", write_policy="once", snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE), repeatable=True),
         Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),
     )
 }
@@ -41,3 +50,25 @@ FORMATS: Mapping[str, Format] = {
 def write_policy(format_name: str, settings: Mapping[str, object]) -> str:
     """The policy in force: the repository's own, else its format's default."""
     return str(settings.get("write_policy") or FORMATS[format_name].write_policy)
+
+
+def is_written_once(format_name: str, settings: Mapping[str, object], path: str) -> bool:
+    """Whether what is published at this path stays as it is."""
+    return write_policy(format_name, settings) == "once" and not _is_snapshot(format_name, path)
+
+
+def check_version_policy(format_name: str, settings: Mapping[str, object], path: str) -> None:
+    """Raises Conflict for a snapshot where only releases belong, and the other way round."""
+    policy = settings.get("version_policy", "mixed")
+    if FORMATS[format_name].snapshots is None or policy == "mixed":
+        return
+    snapshot = _is_snapshot(format_name, path)
+    if snapshot and policy == "release":
+        raise Conflict(f"this repository takes releases, and {path!r} is a snapshot (version_policy)")
+    if not snapshot and policy == "snapshot":
+        raise Conflict(f"this repository takes snapshots, and {path!r} is a release (version_policy)")
+
+
+def _is_snapshot(format_name: str, path: str) -> bool:
+    snapshots = FORMATS[format_name].snapshots
+    return snapshots is not None and snapshots.fullmatch(path) is not None

@@ -32,7 +32,7 @@ from app.database.engines import Database
 from app.database.locks import Step
 from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed, Unauthenticated, Unavailable
 from app.repository.blobs import Blobs, BlobVanished
-from app.repository.formats import FORMATS, write_policy
+from app.repository.formats import FORMATS, check_version_policy, is_written_once, write_policy
 from app.repository.names import check_path
 from app.repository.reading import check_online
 from app.storage import BlobStore
@@ -99,6 +99,20 @@ class _Current:
     digest: str
     upload_id: Any
     package_id: int | None
+    size: int
+    updated_at: datetime
+
+    def may_be(self, digest: str | None, size: int | None) -> bool:
+        """Whether these are the same bytes, as far as is known of those that come."""
+        return digest in (None, self.digest) and size in (None, self.size)
+
+
+class _Repeated(Exception):
+    """All that a publish brings is there already, byte for byte, and stays as it is."""
+
+    def __init__(self, published: list[Published]) -> None:
+        super().__init__()
+        self.published = published
 
 
 class Session:
@@ -117,15 +131,17 @@ class Session:
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
-    def receiver(self, expected: Expected, when_small: Iterable[str] = (), at_most: int | None = None) -> Receiver:
+    def receiver(
+        self, expected: Expected, when_small: Iterable[str] = (), at_most: int | None = None, always: Iterable[str] = ()
+    ) -> Receiver:
         """Reserve room for one body, `at_most` so long where its size is not known. Raises CapacitySpent, TooLarge.
 
-        Nothing of the body has been read by then.
+        Nothing of the body has been read by then. Its digests: `always` these, and `when_small` those too.
         """
         publisher = self._publisher
         reservation = publisher.admission.open(self._snapshot.id, expected.size, self._target.caller.upload_key, at_most)
         self._reservations.append(reservation)
-        receiver = Receiver(publisher.admission, publisher.store, reservation, expected, when_small)
+        receiver = Receiver(publisher.admission, publisher.store, reservation, expected, when_small, always)
         self._receivers.append(receiver)
         return receiver
 
@@ -137,7 +153,10 @@ class Session:
 
     def publish(self, files: Sequence[NewFile], conditions: Conditions | None = None, package: Package | None = None) -> list[Published]:
         """All files or none. Raises AlreadyExists, PreconditionFailed, NotAllowedHere and what the locks and the database raise."""
-        published = self._publisher.commit(self._target, self._snapshot, files, conditions or Conditions(), package)
+        try:
+            published = self._publisher.commit(self._target, self._snapshot, files, conditions or Conditions(), package)
+        except _Repeated as again:
+            return again.published
         self._published = True
         return published
 
@@ -183,27 +202,32 @@ class Publisher:
         self._blobs = blobs
 
     @contextlib.contextmanager
-    def begin(self, target: Target, path: str | None, conditions: Conditions | None = None) -> Iterator[Session]:
+    def begin(
+        self, target: Target, path: str | None, conditions: Conditions | None = None, size: int | None = None
+    ) -> Iterator[Session]:
         """Everything that can be refused before the body is read, then a place.
 
         `path` is where the file goes; null when its name comes with the body, which is then judged at the commit.
+        `size` is that of the body in bytes, where it is known.
         Raises Unauthenticated, Forbidden, NotFound, NotAllowedHere, AlreadyExists, PreconditionFailed,
         TooManyUploads, Unavailable.
         """
-        if path is not None:
-            check_path(path)
-        snapshot = self._check_early(target, path, conditions or Conditions())
+        snapshot = self.may_publish(target, path, conditions, size)
         place = contextlib.ExitStack()
         place.enter_context(self._places.take(target.caller.upload_key))
         with Session(self, target, snapshot, place) as session:
             yield session
 
-    def _check_early(self, target: Target, path: str | None, conditions: Conditions) -> Snapshot:
+    def may_publish(self, target: Target, path: str | None, conditions: Conditions | None = None, size: int | None = None) -> Snapshot:
+        """The first step of `begin` alone."""
+        if path is not None:
+            check_path(path)
         self._transactions.ownership.require()
         with self._database.read() as connection:
             snapshot, settings = self._check_right(connection, target, (path,))
             if path is not None:
-                _check_policy(connection, snapshot, settings, path, _current(connection, snapshot.id, path), conditions)
+                current = _current(connection, snapshot.id, path)
+                _check_policy(connection, snapshot, settings, _Offer(path, conditions or Conditions(), None, size), current)
         return snapshot
 
     def _check_right(self, connection: Connection, target: Target, paths: Iterable[str | None]) -> tuple[Snapshot, Mapping[str, Any]]:
@@ -267,7 +291,9 @@ class Publisher:
                 raise NotFound(f"repository {snapshot.name!r} was deleted meanwhile")
             currents = [_current(connection, snapshot.id, each.path) for each in files]
             for each, current in zip(files, currents, strict=True):
-                _check_policy(connection, now, settings, each.path, current, conditions if each is files[0] else Conditions())
+                offer = _Offer(each.path, conditions if each is files[0] else Conditions(), each.received.sha256, each.received.size)
+                _check_policy(connection, now, settings, offer, current)
+            _check_for_repetition(now, settings, files, currents)
             stale = _stale_companions(connection, now, files)
             epochs = transaction.advance(snapshot.id, "content", paths=[each.path for each in files])
             new = sum(1 for each in currents if each is None) - len(stale)
@@ -289,12 +315,12 @@ class Publisher:
 def _current(connection: Connection, repository_id: int, path: str) -> _Current | None:
     row = connection.execute(
         text(
-            "select a.blob_id, b.digest, a.upload_id, a.package_id from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
-            "where a.repository_id = :id and a.path = :path"
+            "select a.blob_id, b.digest, a.upload_id, a.package_id, b.size, a.updated_at "
+            "from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.repository_id = :id and a.path = :path"
         ),
         {"id": repository_id, "path": path},
     ).first()
-    return None if row is None else _Current(row.blob_id, row.digest, row.upload_id, row.package_id)
+    return None if row is None else _Current(*row)
 
 
 def _stale_companions(connection: Connection, snapshot: Snapshot, files: Sequence[NewFile]) -> list[_Current]:
@@ -305,20 +331,45 @@ def _stale_companions(connection: Connection, snapshot: Snapshot, files: Sequenc
     return [each for each in found if each is not None]
 
 
+@dataclass(frozen=True)
+class _Offer:
+    """What is to go to a path; digest and size are null before they are known."""
+
+    path: str
+    conditions: Conditions
+    digest: str | None
+    size: int | None
+
+
 def _check_policy(
-    connection: Connection, snapshot: Snapshot, settings: Mapping[str, Any], path: str, current: _Current | None, conditions: Conditions
+    connection: Connection, snapshot: Snapshot, settings: Mapping[str, Any], offer: _Offer, current: _Current | None
 ) -> None:
     """Preconditions first: a client that sent one wants to hear about it."""
+    path, conditions = offer.path, offer.conditions
     if conditions.if_none_match and current is not None and conditions.if_none_match & {"*", current.digest}:
         raise PreconditionFailed(f"{path!r} exists already (If-None-Match)")
     if conditions.if_match and (current is None or not conditions.if_match & {"*", current.digest}):
         raise PreconditionFailed(f"{path!r} is not what it was (If-Match)")
-    if write_policy(snapshot.format, settings) != "once":
+    check_version_policy(snapshot.format, settings, path)
+    if not is_written_once(snapshot.format, settings, path):
         return
-    if current is not None:
+    if current is not None and not (FORMATS[snapshot.format].repeatable and current.may_be(offer.digest, offer.size)):
         raise AlreadyExists(f"File already exists: {path!r}; this repository keeps what was published once")
     if FORMATS[snapshot.format].names_are_for_ever and _was_used(connection, snapshot.id, path):
         raise AlreadyExists(f"File already exists: {path!r} was deleted, and its name may not be used again")
+
+
+def _check_for_repetition(
+    snapshot: Snapshot, settings: Mapping[str, Any], files: Sequence[NewFile], currents: Sequence[_Current | None]
+) -> None:
+    """W4: what was published once stays as it is when the same comes again. Raises _Repeated."""
+    known = [
+        Published(file.path, False, current.digest, file.received.checksums, current.updated_at)
+        for file, current in zip(files, currents, strict=True)
+        if current is not None and is_written_once(snapshot.format, settings, file.path)
+    ]
+    if len(known) == len(files):
+        raise _Repeated(known)
 
 
 def _was_used(connection: Connection, repository_id: int, path: str) -> bool:

@@ -23,7 +23,7 @@ from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
 from app.errors import AlreadyExists, Invalid, NotFound
-from app.repository.formats import FORMATS, WRITE_POLICIES
+from app.repository.formats import FORMATS, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.names import check_repository_name
 from config import Settings
 
@@ -168,19 +168,21 @@ def _check(new: NewRepository) -> None:
         raise Invalid("the kind is hosted", field="kind")
     if new.kind != "hosted":
         raise Invalid(f"{new.kind} repositories are not in this release; the kind is hosted", field="kind")
-    _check_values(new.status, new.quota_bytes, new.settings or {})
+    _check_values(new.format, new.status, new.quota_bytes, new.settings or {})
 
 
-def _check_values(status: str, quota_bytes: int | None, settings: Mapping[str, Any]) -> None:
+def _check_values(format: str, status: str, quota_bytes: int | None, settings: Mapping[str, Any]) -> None:
     if status not in STATUSES:
         raise Invalid(f"the status is one of {', '.join(STATUSES)}", field="status")
     if quota_bytes is not None and not 0 <= quota_bytes <= MOST_QUOTA:
         raise Invalid("the quota is a number of bytes, 0 (nothing fits) or more, or null (none)", field="quota_bytes")
-    unknown = sorted(set(settings) - {"write_policy"})
+    known = {"write_policy": WRITE_POLICIES} | ({"version_policy": VERSION_POLICIES} if FORMATS[format].snapshots else {})
+    unknown = sorted(set(settings) - set(known))
     if unknown:
-        raise Invalid(f"hosted repositories have no setting {unknown[0]!r}; there is: write_policy", field="settings")
-    if settings.get("write_policy", "once") not in WRITE_POLICIES:
-        raise Invalid(f"write_policy is one of {', '.join(WRITE_POLICIES)}", field="settings.write_policy")
+        raise Invalid(f"hosted {format} repositories have no setting {unknown[0]!r}; there is: {', '.join(known)}", field="settings")
+    for name, value in settings.items():
+        if value not in known[name]:
+            raise Invalid(f"{name} is one of {', '.join(known[name])}", field=f"settings.{name}")
 
 
 _Values = dict[str, Any]
@@ -193,7 +195,7 @@ def _changed(before: Repository, change: RepositoryChange) -> _Values:
     settings = {key: value for key, value in merged.items() if value is not None}
     after = _values(before) | wanted | {"settings": settings}
     check_repository_name(after["name"])
-    _check_values(after["status"], after["quota_bytes"], settings)
+    _check_values(before.format, after["status"], after["quota_bytes"], settings)
     return after
 
 

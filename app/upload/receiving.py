@@ -79,12 +79,19 @@ class Receiver:
     """One body on its way into a temporary file. Ends with `finish` or `discard`."""
 
     def __init__(
-        self, admission: Admission, store: BlobStore, reservation: Reservation, expected: Expected, when_small: Iterable[str] = ()
+        self,
+        admission: Admission,
+        store: BlobStore,
+        reservation: Reservation,
+        expected: Expected,
+        when_small: Iterable[str] = (),
+        always: Iterable[str] = (),
     ) -> None:
+        """`always` are the digests to make whatever the size, `when_small` those that a large body goes without."""
         self._admission = admission
         self._expected = expected
         self._reservation = reservation
-        self._hashes = _Hashes(expected.digests, when_small)
+        self._hashes = _Hashes((*expected.digests, *always), when_small)
         self._size = 0
         self._waiting: list[bytes | memoryview] = []
         self._flying: list[bytes | memoryview] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import gevent
@@ -235,9 +236,9 @@ def test_a_rule_that_comes_while_its_user_is_deleted_either_goes_too_or_is_refus
     assert house.rows("select 1 from arkvory_access_rules") == []
 
 
-def _code(call: object) -> str:
+def _code(call: Callable[[], object]) -> str:
     try:
-        call()  # type: ignore[operator]
+        call()
     except ArkvoryError as error:
         return error.code
     return "done"

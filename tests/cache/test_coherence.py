@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import gevent
@@ -46,7 +47,7 @@ class Coherence(RuleBasedStateMachine):
         self.status = "online"
         self.rules: dict[int, tuple[str, str | None]] = {}
         self.disabled: set[str] = set()
-        self.waiting: list[tuple[Any, set[Any]]] = []
+        self.waiting: list[_SlowReader] = []
 
     # -- changes
 
@@ -150,26 +151,62 @@ class Coherence(RuleBasedStateMachine):
     @rule(who=st.sampled_from(EVERYONE), path=paths, where=st.sampled_from(["snapshot", "gate", "row"]))
     def read_slowly(self, who: str | None, path: str, where: str) -> None:
         """Starts now, keeps what it read after whatever comes next (C3)."""
-        if len(self.waiting) >= 2 or (who is not None and self.secrets[who] is None):
+        if len(self.waiting) >= 2:
             return
         owner: Any = self.house.parts.reader if where == "gate" else self.house.parts.snapshots
         name = {"snapshot": "_from_repository", "gate": "_load_gate", "row": "_from_row"}[where]
         with pytest.MonkeyPatch.context() as patched:
-            stopped = Pause(getattr(owner, name), before=where == "row")
+            stopped = Pause(getattr(owner, name))
             patched.setattr(owner, name, stopped)
             self.house.parts.cache.gates.clear()
             if where != "gate":
                 self.house.parts.cache.snapshots.clear()
-            reader = gevent.spawn(self.house.outcome, path, self.names[self.name], secret=self.secrets[who] if who else None)
-            gevent.wait([reader, stopped._there], count=1, timeout=10)
-        self.waiting.append((reader, stopped))  # type: ignore[arg-type]
+            reader = gevent.spawn(self.house.outcome, path, self.names[self.name], secret=self._secret(who))
+            gevent.wait([reader, stopped.there], count=1, timeout=10)
+        self.waiting.append(_SlowReader(reader, stopped, who, self._secret(who), self.name, path))
+        self._note_what_readers_may_get()
 
     @rule()
     def let_readers_go(self) -> None:
-        for reader, stopped in self.waiting:
-            stopped.go()  # type: ignore[attr-defined]
-            reader.get(timeout=10)
+        """C8: bytes that somebody gets were his at one moment at least between the beginning and the end."""
+        for each in self.waiting:
+            each.stopped.go()
+            got = each.greenlet.get(timeout=10)
+            assert isinstance(got, str) or got in each.allowed, f"{each.who} at {each.path} got {got!r}, never allowed: {each.allowed}"
         self.waiting = []
+
+    @rule(
+        who=st.sampled_from(EVERYONE), path=paths, where=st.sampled_from(["snapshot", "gate", "row"]), body=bodies,
+        change=st.sampled_from(["publish", "close", "forbid", "disable", "revoke", "rename", "again", "offline"]),
+    )  # fmt: skip
+    def change_under_a_reader(self, who: str | None, path: str, where: str, body: bytes, change: str) -> None:
+        """A change, then something new that only those may see who still can, while a reader stands between two steps."""
+        self.let_readers_go()
+        self.set_status("online")
+        self.read_slowly(who, path, where)
+        person = who or "ann"
+        {
+            "publish": lambda: None, "close": lambda: self.set_public(False), "forbid": lambda: self._forbid_all(),
+            "disable": lambda: self.disable(person, True), "revoke": lambda: self.revoke_or_renew(person),
+            "rename": lambda: self.rename(NAMES[1 - NAMES.index(self.name)]), "again": self.remove_and_make_again,
+            "offline": lambda: None,
+        }[change]()  # fmt: skip
+        self._note_what_readers_may_get()
+        self.publish(path, b"after the change: " + body)
+        if change == "offline":
+            self.set_status("offline")
+        self._note_what_readers_may_get()
+        self.everyone_gets_what_the_model_says()
+        self.let_readers_go()
+
+    def _forbid_all(self) -> None:
+        for _ in range(len(self.rules)):
+            self.forbid(0)
+
+    def _note_what_readers_may_get(self) -> None:
+        for each in self.waiting:
+            if each.name == self.name and (each.who is None or each.secret == self.secrets[each.who]):
+                each.allowed.add(self._expected(each.who, each.path))
 
     def teardown(self) -> None:
         if hasattr(self, "waiting"):
@@ -181,6 +218,7 @@ class Coherence(RuleBasedStateMachine):
     def everyone_gets_what_the_model_says(self) -> None:
         if not hasattr(self, "files"):
             return
+        self._note_what_readers_may_get()
         for path in PATHS:
             for who in EVERYONE:
                 expected = self._expected(who, path)
@@ -212,12 +250,24 @@ class Coherence(RuleBasedStateMachine):
         )
 
     def _write(self, change: Any, learn: Any) -> None:
+        self._note_what_readers_may_get()
         if self.status == "online":
             change()
             learn()
             return
         with pytest.raises(ArkvoryError):
             change()
+
+
+@dataclass
+class _SlowReader:
+    greenlet: Any
+    stopped: Pause
+    who: str | None
+    secret: str | None
+    name: str
+    path: str
+    allowed: set[Any] = field(default_factory=set)
 
 
 class _Failure(Exception):

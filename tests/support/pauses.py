@@ -16,7 +16,8 @@ class Pause:
         self._function = function
         self._before = before
         self._armed = True
-        self._there, self._go = Event(), Event()
+        # Set when somebody stands there.
+        self.there, self._go = Event(), Event()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         mine, self._armed = self._armed, False
@@ -32,12 +33,12 @@ class Pause:
         return functools.partial(self, owner)
 
     def _stop(self) -> None:
-        self._there.set()
+        self.there.set()
         assert self._go.wait(20), "nobody let it go on"
 
     def reached(self) -> None:
         """Wait until somebody stands there."""
-        assert self._there.wait(20), "nobody came there"
+        assert self.there.wait(20), "nobody came there"
 
     def go(self) -> None:
         self._go.set()

@@ -10,12 +10,11 @@ from app.errors import Invalid, InvalidPath
 from app.http.bodies import body_filler, body_size, body_stream
 from app.http.forms import FilePart, read_form
 from app.http.identity import caller, log_fact
-from app.http.negotiation import prefers_json
 from app.http.parts import parts
 from app.http.paths import encode_path
-from app.http.responses import content_disposition, document_response, etags_of, file_response
-from app.protocols.raw.digests import announced, digest_headers
-from app.protocols.raw.listing import FolderListing
+from app.http.responses import content_disposition, file_response
+from app.http.digests import announced, digest_headers
+from app.http.listing import HARMLESS, folder_response
 from app.repository.names import check_path
 from app.repository.publishing import Conditions, NewFile, Published, Target
 from app.repository.reading import Ask, Found
@@ -23,11 +22,6 @@ from app.upload.receiving import Expected
 
 blueprint = Blueprint("raw", __name__, url_prefix="/raw")
 
-# Files come from anyone who may publish: a browser must neither guess their type nor run them as ours.
-_HARMLESS = {
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'",
-}
 # What clients say when they have not been told what the body is.
 _UNTOLD = {"", "application/x-www-form-urlencoded"}
 
@@ -44,7 +38,7 @@ def get(repository: str, path: str) -> Response:
     log_fact("repository", repository)
     ask = Ask("raw", repository, path, caller())
     if not path or path.endswith("/"):
-        return _folder(ask)
+        return folder_response(ask)
     found, blob = parts().reader.open_blob(ask, parts().reader.find(ask))
     return file_response(
         request,
@@ -52,16 +46,7 @@ def get(repository: str, path: str) -> Response:
         etag=found.gate.digest,
         last_modified=found.gate.updated_at,
         content_type=found.gate.content_type,
-        headers=_HARMLESS | digest_headers(found.gate.checksums) | _disposition(found),
-    )
-
-
-def _folder(ask: Ask) -> Response:
-    representation = "json" if prefers_json(request) else "html"
-    source = FolderListing(ask.path, representation, request.args.get("after", ""))
-    document = parts().reader.document(ask, source, etags_of(request))
-    return document_response(
-        request, document.body, etag=document.etag, content_type=document.content_type, headers=_HARMLESS | {"Vary": "Accept"}
+        headers=HARMLESS | digest_headers(found.gate.checksums) | _disposition(found),
     )
 
 
