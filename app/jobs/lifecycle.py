@@ -145,7 +145,7 @@ class Lifecycle:
     def _announce(self, password: str | None) -> None:
         settings = self._house.settings
         port = self._port()
-        self._house.local_secret = localserver.write(settings.data_dir, f"http://127.0.0.1:{port}")
+        self._house.local_secret = localserver.write(settings.data_dir, f"http://{_reachable(settings.bind)}:{port}")
         address = settings.public_url or f"http://localhost:{port}"
         print(f"Arkvory serves at {address}", flush=True)
         if password is not None:
@@ -168,6 +168,12 @@ _WELCOME = """
          twine upload --repository-url {address}/pypi/python/ -u admin -p {password} dist/*
   pip    pip install --index-url http://admin:{password}@{host}/pypi/python/simple/ PACKAGE
 """
+
+
+def _reachable(bind: str) -> str:
+    """The address by which a command on this machine reaches a server that listens on `bind`."""
+    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(bind, bind)  # noqa: S104  # compared, not bound
+    return f"[{host}]" if ":" in host else host
 
 
 def attach(app: object, house: Parts) -> Lifecycle:

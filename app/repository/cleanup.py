@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gevent
+from gevent.lock import BoundedSemaphore
 from sqlalchemy import Row, text
 from sqlalchemy.exc import DBAPIError
 
@@ -60,9 +61,14 @@ class Cleanup:
         self._blobs = blobs
         self._store = store
         self._pool = gevent.get_hub().threadpool
+        self._turn = BoundedSemaphore(1)
 
     def run(self) -> Cleaned:
         """Everything once. Raises NotOwner or Unavailable when it cannot go on; the next run does the rest."""
+        with self._turn:
+            return self._run()
+
+    def _run(self) -> Cleaned:
         done = Cleaned()
         done.abandoned = self._in_batches(self._release_abandoned)
         done.artifacts = self._sweep_deleted_repositories()
