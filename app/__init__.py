@@ -23,7 +23,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     from app.http import errors, health, metrics, paths
     from app.http.parts import build_parts
     from app.jobs import lifecycle
-
+    from app.protocols.maven import routes as maven
     from app.protocols.pypi import routes as pypi
     from app.protocols.raw import routes as raw
     from config import Settings as Configuration
@@ -36,6 +36,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     metrics.register(app, house)
     app.register_blueprint(health.blueprint)
     app.register_blueprint(raw.blueprint)
+    app.register_blueprint(maven.blueprint)
     app.register_blueprint(pypi.blueprint)
     api.register(app)
     app.extensions["arkvory.lifecycle"] = lifecycle.attach(app, house)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bench.client import MIB, PATIENCE, pieces
 
+SETTLE_SECONDS = 5.0
 ROOT = Path(__file__).parents[1]
 
 
@@ -35,12 +36,14 @@ def write_seconds(path: Path, size: int) -> float:
 def forget(folder: Path, size: int) -> None:
     """Let the kernel drop what it holds of the files of at least `size` bytes below `folder`.
 
-    New memory costs more than used memory (on a virtual machine much more): what is measured next finds what was just given back.
+    Memory that was just given back is cheap to write to; where a hypervisor takes free memory away (a balloon with free page reporting,
+    some 2 s later) it costs a second for each GiB more. So this waits: whatever is measured next pays the same.
     """
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
             if path.is_file() and path.stat().st_size >= size:
                 _forget(path)
+    time.sleep(SETTLE_SECONDS)
 
 
 def _forget(path: Path) -> None:

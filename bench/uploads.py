@@ -17,13 +17,13 @@ MOST_MEMORY = 250_000_000
 MOST_WAIT = 0.1
 
 TEXT = """In each round: write and fsync a new file of that size on the same file system, in the same pieces of 1 MiB; SHA-256 of as many
-bytes by one thread; then one PUT with a token, from its first byte to the answer (so hashed, written, fsynced, placed and committed).
-Before either writes, the kernel drops the last file of that size, so that both find used memory. The speed is compared with the slower of
-the two floors of its round. During the uploads another process asks for a warm file of 10 KiB and for `/health/live`, over a connection
-each, every 25 ms; a request that is due while the one before still waits counts that wait too. The same requests without an upload are the
-floor. Memory: sum of the peaks of the resident sets of all gunicorn processes since they started
-(VmHWM, password checks included); beside it the largest sum of proportional sets (PSS, shared pages once), with and without the embedded
-PostgreSQL."""
+bytes by one thread; then one PUT with a token, from its first byte to the answer (so hashed, written, fsynced, placed and committed). Some
+seconds before either writes, the kernel drops the files of that size, so that both find memory in the same state. The speed is compared
+with the slower of the two floors of its round: it needs two cores for itself, so other work on the machine lowers it more than the floors.
+During the uploads another process asks for a warm file of 10 KiB and for `/health/live`, over a connection each, every 25 ms; a request
+that is due while the one before still waits counts that wait too. The same requests without an upload are the floor. Memory: sum of the
+peaks of the resident sets of all gunicorn processes since they started (VmHWM, password checks included); beside it the largest sum of
+proportional sets (PSS, shared pages once), with and without the embedded PostgreSQL."""
 
 
 @dataclass
@@ -66,10 +66,9 @@ def _round(pool: ProcessPoolExecutor, place: House, requests: list[bytes], found
     found.sha256.append(pool.submit(floors.sha256_seconds, size).result())
     floors.forget(place.server.folder, size)
     found.write.append(pool.submit(floors.write_seconds, place.server.folder / f"floor-{number}", size).result())
-    settle(place.processes, 2.0)
+    floors.forget(place.server.folder, size)
     before = cpu_seconds(place.processes())
     with Pings(place.port, requests) as pings:
-        floors.forget(place.server.folder, size)
         found.upload.append(pool.submit(client.upload, place.port, f"/raw/public/large-{number}", place.authorization, size).result())
     found.cpu.append(cpu_seconds(place.processes()) - before)
     found.pings += pings.seconds

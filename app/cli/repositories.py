@@ -58,7 +58,7 @@ def repo() -> None:
 
 @repo.command("create")
 @click.argument("name")
-@click.option("--format", "format_", required=True, type=click.Choice(["raw", "pypi"]), help="What it holds.")
+@click.option("--format", "format_", required=True, type=click.Choice(["raw", "maven", "pypi"]), help="What it holds.")
 @click.option("--public", is_flag=True, help="Let anyone read.")
 @click.option("--quota", type=Bytes(), help="Most bytes that it may hold, such as 20G.")
 @click.option("--write-policy", type=WRITE_POLICY, help="Instead of the format's own.")
@@ -74,7 +74,7 @@ def create_repository(
 
 
 @repo.command("list")
-@click.option("--format", "format_", type=click.Choice(["raw", "pypi"]), help="Only those of this format.")
+@click.option("--format", "format_", type=click.Choice(["raw", "maven", "pypi"]), help="Only those of this format.")
 @_limit
 @prints
 @on_server

@@ -116,6 +116,7 @@ class Ownership:
         while not self.lost:
             gevent.sleep(CHECK_SECONDS)
             self._check()
+        self._close_session()
         self._wait_for_database()
         if self._on_lost is not None:
             self._on_lost()
@@ -149,7 +150,10 @@ class Ownership:
         if not self.lost:
             self.lost = True
             log.error("storage ownership is lost: %s; writes stop, reads go on", reason)
-            self._close_session()
+            if self._loop is None or gevent.getcurrent() is self._loop:
+                self._close_session()
+            # Else it is the loop's: psycopg2 holds a mutex while a greenlet waits in a connection, and closing it from another one
+            # would stop the whole process for ever.
 
     def _wait_for_database(self) -> None:
         while True:

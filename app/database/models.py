@@ -225,6 +225,8 @@ artifacts = Table(
     UniqueConstraint("repository_id", "path"),
     Index(None, "blob_id"),
     Index("ix_arkvory_artifacts_package", "package_id", "path", postgresql_where=text("package_id is not null")),
+    # Plugins and archetypes: few among many.
+    Index("ix_arkvory_artifacts_maven", "repository_id", "path", postgresql_where=text("metadata ? 'maven'")),
 )
 
 # File names that were used and may never be used again (PyPI: a file name is for ever).

@@ -161,6 +161,8 @@ class Coherence(RuleBasedStateMachine):
             self.house.parts.cache.gates.clear()
             if where != "gate":
                 self.house.parts.cache.snapshots.clear()
+            if where == "snapshot":
+                self.house.rows("delete from arkvory_cache_rows")
             reader = gevent.spawn(self.house.outcome, path, self.names[self.name], secret=self._secret(who))
             gevent.wait([reader, stopped.there], count=1, timeout=10)
         self.waiting.append(_SlowReader(reader, stopped, who, self._secret(who), self.name, path))
@@ -176,13 +178,21 @@ class Coherence(RuleBasedStateMachine):
         self.waiting = []
 
     @rule(
-        who=st.sampled_from(EVERYONE), path=paths, where=st.sampled_from(["snapshot", "gate", "row"]), body=bodies,
+        who=st.sampled_from(EVERYONE), path=paths, where=st.sampled_from(["row", "snapshot", "gate"]), body=bodies, public=st.booleans(),
         change=st.sampled_from(["publish", "close", "forbid", "disable", "revoke", "rename", "again", "offline"]),
     )  # fmt: skip
-    def change_under_a_reader(self, who: str | None, path: str, where: str, body: bytes, change: str) -> None:
+    def change_under_a_reader(self, who: str | None, path: str, where: str, body: bytes, public: bool, change: str) -> None:
         """A change, then something new that only those may see who still can, while a reader stands between two steps."""
         self.let_readers_go()
         self.set_status("online")
+        self.set_public(public)
+        if not public and not self._allowed(who, path):
+            self.allow(who or "anonymous", None)
+        if who in self.disabled:
+            self.disable(who, False)
+        if who is not None and self.secrets[who] is None:
+            self.revoke_or_renew(who)
+        self.everyone_gets_what_the_model_says()
         self.read_slowly(who, path, where)
         person = who or "ann"
         {
@@ -311,6 +321,6 @@ def test_everyone_gets_exactly_what_the_model_says_whatever_happens(
 ) -> None:
     Coherence.house = House(new_database(template), tmp_path_factory.mktemp("coherence"), ARKVORY_BLOB_GRACE_SECONDS="3600")
     try:
-        run_state_machine_as_test(Coherence, settings=settings(max_examples=20, stateful_step_count=20, deadline=None))
+        run_state_machine_as_test(Coherence, settings=settings(max_examples=25, stateful_step_count=20, deadline=None))
     finally:
         Coherence.house.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -14,6 +15,17 @@ import pytest
 CONFIGURATION = ("PIP_", "UV_", "TWINE_", "CURL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
+# What Debian calls them. mvn finds its plugins below /usr/share/maven-repo and compiles with a JDK; nothing of it needs the Internet.
+PACKAGES = {
+    "mvn": (
+        "maven", "default-jdk-headless", "libmaven-compiler-plugin-java", "libmaven-deploy-plugin-java", "libmaven-install-plugin-java",
+        "libmaven-jar-plugin-java", "libmaven-resources-plugin-java", "libmaven-source-plugin-java", "libsurefire-java",
+    ),
+    "gradle": ("gradle", "default-jdk-headless"),
+    "ivy": ("ivy", "default-jre-headless"),
+}  # fmt: skip
+
+
 def find(name: str) -> str | None:
     """Path of a client, the virtual environment's first."""
     return shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))
@@ -23,11 +35,40 @@ def require(name: str) -> str:
     """Path of a client. Without it the test is skipped with a message, in CI it fails."""
     found = find(name)
     if found is None:
-        message = f"the client {name} is not installed"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
+        _go_without(f"the client {name} is not installed")
+        raise AssertionError
     return found
+
+
+def require_packages(name: str) -> None:
+    """All Debian packages of a client in `PACKAGES`, installed now where we may. Without them the test is skipped, in CI it fails."""
+    if not _installed(name) and not _install(name):
+        _go_without(f"the client {name} needs: apt-get install {' '.join(PACKAGES[name])}")
+
+
+def _go_without(message: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def _installed(name: str) -> bool:
+    if shutil.which("dpkg-query") is None:
+        return False
+    done = subprocess.run(["dpkg-query", "-W", "-f", "${Status}\n", *PACKAGES[name]], capture_output=True, text=True, check=False)
+    return done.returncode == 0 and done.stdout.count("install ok installed") == len(PACKAGES[name])
+
+
+@functools.cache
+def _install(name: str) -> bool:
+    """Once; False for whoever may not, or where the packages cannot be had."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return False
+    quietly = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "-y", "--no-install-recommends", *PACKAGES[name]]):
+        if subprocess.run(["apt-get", "-qq", *command], env=quietly, capture_output=True, check=False).returncode != 0:
+            return False
+    return _installed(name)
 
 
 def run(

@@ -3,7 +3,7 @@
     {group, dots as slashes}/{artifact}/{base version}/{artifact}-{version}[-{classifier}].{extension}
     {group}[/{artifact}[/{snapshot version}]]/maven-metadata.xml
     archetype-catalog.xml
-    each of these + .md5 | .sha1 | .sha256 | .sha512
+    each of these + .md5 | .sha1 | .sha256 | .sha512 (Ivy writes .SHA-256)
 
 The version in a file's name is its folder's, or for a snapshot the one with a timestamp and a build number:
 `1.0-20200513.061306-4` lies in the folder `1.0-SNAPSHOT`.
@@ -23,7 +23,7 @@ ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
 SIGNATURE = ".asc"
 
 _SNAPSHOT = "SNAPSHOT"
-_SIDECAR = re.compile(rf"(.+)\.({'|'.join(ALGORITHMS)})")
+_SIDECAR = re.compile(r"(.+)\.(md5|sha1|sha-?256|sha-?512)", re.IGNORECASE)
 _BUILD = re.compile(r"([0-9]{8}\.[0-9]{6})-([0-9]{1,18})(?=[-.])")
 _LOCKED = re.compile(r"(?:.*-)?[0-9]{8}\.[0-9]{6}-[0-9]+")
 # A first part of digits alone is the rest of another version: `a-1.0.1.jar` in the folder `1.0`.
@@ -94,7 +94,9 @@ def parse(path: str) -> Address:
     sidecar = _SIDECAR.fullmatch(path)
     if sidecar is None:
         return _main(path)
-    return Sidecar(sidecar.group(2), _main(sidecar.group(1)), sidecar.group(1))
+    if _SIDECAR.fullmatch(sidecar.group(1)):
+        raise InvalidPath(f"{path!r} is the checksum of a checksum")
+    return Sidecar(sidecar.group(2).lower().replace("-", ""), _main(sidecar.group(1)), sidecar.group(1))
 
 
 def is_snapshot(base_version: str) -> bool:
@@ -125,7 +127,7 @@ def _file(path: str) -> File:
     group = ".".join(groups)
     coordinates = _coordinates(group, artifact, version, name)
     if coordinates is None and not _is_descriptor(artifact, version, name):
-        raise InvalidPath(f"the file {name!r} does not belong to version {version!r} of {artifact!r}; its name is {artifact}-{version}.extension")
+        raise InvalidPath(f"{name!r} is no file of version {version!r} of {artifact!r}; those are named {artifact}-{version}.extension")
     return File(path, f"{group}:{artifact}", version, coordinates)
 
 
@@ -133,7 +135,7 @@ def _check(segment: str, path: str) -> None:
     # Compatibility forms too: a full-width slash is a slash to whoever normalises.
     for char in segment + unicodedata.normalize("NFKC", segment):
         if char in _SEPARATORS or unicodedata.category(char) in _UNSEEN:
-            raise InvalidPath(f"{ascii(char)} in {path!r} cannot be part of Maven coordinates")
+            raise InvalidPath(f"{char!a} in {path!r} cannot be part of Maven coordinates")
     if set(segment) <= {"."}:
         raise InvalidPath(f"{path!r} has a name of dots alone")
 
@@ -169,7 +171,7 @@ def _kind(tail: str) -> tuple[str, str] | None:
 
 
 def _is_descriptor(artifact: str, version: str, name: str) -> bool:
-    """`ivy-1.0.xml`, which Ivy and Gradle write; and sbt's older plugins, whose file names lack the Scala and sbt versions of their folder."""
+    """`ivy-1.0.xml`, which Ivy and Gradle write; and sbt's older plugins, whose file names lack their folder's Scala and sbt versions."""
     if name in {f"ivy-{version}.xml", f"ivy-{version}.xml{SIGNATURE}"}:
         return True
     stem = artifact.rsplit("_", 2)

@@ -26,7 +26,7 @@ _Item = int | tuple[int, str] | list[Any]
 def in_order(versions: Iterable[str]) -> list[str]:
     """Lowest first; versions that compare equal in the order of their characters."""
     keyed = [(_parsed(version), version) for version in sorted(versions)]
-    keyed.sort(key=functools.cmp_to_key(lambda left, right: _compare(left[0], right[0])))
+    keyed.sort(key=lambda each: _KEY(each[0]))
     return [version for _, version in keyed]
 
 
@@ -92,7 +92,7 @@ def _compare(left: list[Any], right: list[Any]) -> int:
     walks = [zip_longest(left, right)]
     while walks:
         for one, other in walks[-1]:
-            if isinstance(one, list) and isinstance(other, list | None) or one is None and isinstance(other, list):
+            if (isinstance(one, list) and isinstance(other, list | None)) or (one is None and isinstance(other, list)):
                 walks.append(zip_longest(one or (), other or ()))
                 break
             if difference := _difference(one, other):
@@ -113,4 +113,5 @@ def _difference(left: _Item | None, right: _Item | None) -> int:
     return (left > right) - (left < right)  # type: ignore[operator]  # of one kind, and no lists
 
 
+_KEY = functools.cmp_to_key(_compare)
 _KINDS: dict[type, int] = {tuple: 0, list: 1, int: 2}

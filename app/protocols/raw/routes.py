@@ -8,13 +8,13 @@ from flask import Blueprint, Response, request
 
 from app.errors import Invalid, InvalidPath
 from app.http.bodies import body_filler, body_size, body_stream
+from app.http.digests import announced, digest_headers
 from app.http.forms import FilePart, read_form
 from app.http.identity import caller, log_fact
+from app.http.listing import HARMLESS, folder_response
 from app.http.parts import parts
 from app.http.paths import encode_path
 from app.http.responses import content_disposition, file_response
-from app.http.digests import announced, digest_headers
-from app.http.listing import HARMLESS, folder_response
 from app.repository.names import check_path
 from app.repository.publishing import Conditions, NewFile, Published, Target
 from app.repository.reading import Ask, Found

@@ -1,0 +1,118 @@
+"""What clients PUT: files are stored, checksums compared with what is stored, metadata looked at and let go."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from collections.abc import Callable
+from typing import Any
+from xml.etree.ElementTree import ParseError
+
+import gevent
+from defusedxml import DefusedXmlException
+from defusedxml.ElementTree import DefusedXMLParser
+from sqlalchemy import Connection, text
+
+from app.errors import DigestMismatch, Invalid, TooLarge
+from app.protocols.maven.inspection import look_into
+from app.protocols.maven.names import ALGORITHMS, File, Sidecar
+from app.repository.publishing import NewFile, Package, Published, Session
+from app.upload.receiving import Expected, Fill, Read
+
+# 100,000 versions fit; what the client merged into it came from here.
+MOST_METADATA = 8 * 1024 * 1024
+MOST_SIDECAR = 1024
+_PIECE = 64 * 1024
+_HEX = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
+_TYPES = {
+    "asc": "application/pgp-signature",
+    "jar": "application/java-archive",
+    "module": "application/json",
+    "pom": "application/xml",
+    "war": "application/java-archive",
+}
+
+
+def store_file(session: Session, file: File, expected: Expected, fill: Fill) -> Published:
+    """Receive a file with all four checksums and publish it. Raises what receiving and publishing raise."""
+    receiver = session.receiver(expected, always=ALGORITHMS)
+    receiver.drain_into(fill)
+    received = receiver.finish()
+    known: dict[str, Any] = {}
+    named = file.coordinates
+    if named is not None and named.extension == "jar" and not named.classifier:
+        known = gevent.get_hub().threadpool.apply(look_into, (received.path, named.group, named.artifact))
+    new = NewFile(file.path, received, _content_type(file.path), known, file.base_version)
+    return session.publish([new], package=Package(file.package, file.package))[0]
+
+
+def _content_type(path: str) -> str:
+    return _TYPES.get(path.rpartition(".")[2]) or mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+def compare_sidecar(connection: Connection, repository_id: int, sidecar: Sidecar, body: bytes) -> bool:
+    """Whether the file that the checksum belongs to is there. Raises DigestMismatch when it has another one, Invalid for no checksum."""
+    sent = _digest(sidecar, body)
+    row = connection.execute(_CHECKSUM, {"id": repository_id, "path": sidecar.path, "algorithm": sidecar.algorithm}).first()
+    if row is not None and row.checksum is not None and row.checksum != sent:
+        raise DigestMismatch(f"{sidecar.algorithm} of the stored {sidecar.path!r} is {row.checksum}, not {sent}; send the file again")
+    return row is not None
+
+
+_CHECKSUM = text(
+    "select b.checksums ->> :algorithm as checksum from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+    "where a.repository_id = :id and a.path = :path"
+)
+
+
+def _digest(sidecar: Sidecar, body: bytes) -> str:
+    """The one checksum in a text; tools write names before or behind it."""
+    digits = _HEX[sidecar.algorithm]
+    found = re.findall(rb"(?<![0-9A-Za-z])[0-9A-Fa-f]{%d}(?![0-9A-Za-z])" % digits, body)
+    if len(found) != 1:
+        raise Invalid(f"this is no {sidecar.algorithm} checksum; that has {digits} hexadecimal digits")
+    return bytes(found[0]).decode().lower()
+
+
+def read_small(read: Read, size: int | None, most: int) -> bytes:
+    """A whole body of at most `most` bytes. Raises TooLarge, before reading where the length is known."""
+    _check_size(size, most)
+    body = b""
+    while piece := read(most + 1 - len(body)):
+        body += piece
+        _check_size(len(body), most)
+    return body
+
+
+def check_metadata(read: Read, size: int | None) -> None:
+    """Read metadata and keep nothing. Raises TooLarge, or Invalid for what is no XML or declares entities."""
+    _check_size(size, MOST_METADATA)
+    # Without a target it keeps nothing: memory stays flat.
+    parser = DefusedXMLParser(target=object(), forbid_dtd=True)
+    taken = 0
+    while piece := read(_PIECE):
+        taken += len(piece)
+        _check_size(taken, MOST_METADATA)
+        _check(gevent.get_hub().threadpool.apply(_fault, (parser.feed, piece)))
+    _check(_fault(parser.close))
+
+
+def _fault(parse: Callable[..., Any], *arguments: bytes) -> str | None:
+    """What is wrong, returned: gevent's threads print what is raised in them."""
+    try:
+        parse(*arguments)
+    except DefusedXmlException:
+        return "the metadata has a document type or entities, which Maven's never has"
+    except (ParseError, ValueError, LookupError) as error:
+        return f"the metadata is no XML: {error}"
+    return None
+
+
+def _check(fault: str | None) -> None:
+    if fault is not None:
+        raise Invalid(fault)
+
+
+def _check_size(size: int | None, most: int) -> None:
+    if size is not None and size > most:
+        raise TooLarge(f"at most {most} bytes are read of this file")

@@ -1,0 +1,251 @@
+"""Quarantine: what is held leaves through no door until someone releases it.
+
+A hold is a row by path and outlives the artifact (W5): deleting and publishing again does not release it. It covers the files
+that stand beside the path too. `arkvory_artifacts.withheld` is kept in the same transactions, so that every index leaves out
+what is held by one condition.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from app.access.decision import MANAGE, Access
+from app.access.identity import Caller
+from app.access.rules import find_repository
+from app.cache.changes import Transaction, Transactions
+from app.cache.snapshots import Snapshot
+from app.database.engines import Database
+from app.database.locks import Step
+from app.errors import Invalid, NotFound
+from app.repository.formats import FORMATS
+from app.repository.names import check_path
+
+TRUST = ("unknown", "suspicious", "malicious")
+MOST_REASON = 2000
+MOST_RULES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a path is withheld, since when and by whom (null: a rule, or a user who is gone)."""
+
+    path: str
+    reason: str
+    trust: str
+    held_by: str | None
+    held_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRule:
+    """What is held when it is published: `pattern` over the path (`*` also over slashes), `publisher` a user's name or null for anyone."""
+
+    id: int
+    pattern: str
+    publisher: str | None
+    reason: str
+    created_at: datetime
+
+
+class Quarantine:
+    """Holds and releases; needs `manage` for the whole repository."""
+
+    def __init__(self, database: Database, transactions: Transactions, access: Access) -> None:
+        self._database = database
+        self._transactions = transactions
+        self._access = access
+
+    # -- holds
+
+    def hold(self, caller: Caller, repository: str, path: str, reason: str, trust: str = "unknown") -> Hold:
+        """Withhold a path, whether something is there yet or not; again to change reason and trust. Raises Invalid and access errors."""
+        check_path(path)
+        _check(reason, trust)
+        snapshot = self._find(caller, repository)
+        with self._transactions.begin(snapshot.id) as transaction:
+            caller = self._require(transaction.connection, caller, snapshot)
+            covered = covered_paths(snapshot.format, path)
+            self._change(transaction, snapshot, covered, withheld=True)
+            write_holds(transaction.connection, snapshot.id, [(each, path) for each in covered], reason, trust, caller)
+            return _held(transaction.connection, snapshot.id, path)
+
+    def release(self, caller: Caller, repository: str, path: str) -> None:
+        """Let a path go again, whole. Raises NotFound when it is not held."""
+        snapshot = self._find(caller, repository)
+        with self._transactions.begin(snapshot.id) as transaction:
+            self._require(transaction.connection, caller, snapshot)
+            _held(transaction.connection, snapshot.id, path)
+            covered = covered_paths(snapshot.format, path)
+            self._change(transaction, snapshot, covered, withheld=False)
+            transaction.connection.execute(
+                text("delete from arkvory_holds where repository_id = :id and main_path = :path"), {"id": snapshot.id, "path": path}
+            )
+
+    def holds(self, caller: Caller, repository: str, limit: int, after: str = "") -> list[Hold]:
+        """What is held, by path, behind `after`."""
+        with self._database.consistent() as connection:
+            snapshot = find_repository(connection, caller, repository)
+            self._access.require_whole(connection, caller, snapshot, MANAGE)
+            rows = connection.execute(
+                text(f"{_HOLDS} and h.path = h.main_path and h.path > :after order by h.path limit :limit"),
+                {"id": snapshot.id, "after": after, "limit": limit},
+            )
+            return [Hold(*tuple(row)) for row in rows]
+
+    # -- rules
+
+    def add_rule(self, caller: Caller, repository: str, pattern: str, publisher: str | None, reason: str) -> HoldRule:
+        """Hold what is published from now on and matches. Raises Invalid and access errors."""
+        _check(reason, TRUST[0])
+        if not pattern or "\x00" in pattern or len(pattern) > MOST_REASON:
+            raise Invalid("a pattern is a path in which * stands for anything", field="pattern")
+        snapshot = self._find(caller, repository)
+        with self._transactions.begin(snapshot.id) as transaction:
+            connection = transaction.connection
+            self._require(connection, caller, snapshot)
+            if len(_rules(connection, snapshot.id)) >= MOST_RULES:
+                raise Invalid(f"a repository has at most {MOST_RULES} hold rules", field="pattern")
+            row = connection.execute(
+                text(
+                    "insert into arkvory_hold_rules (repository_id, pattern, publisher, reason) values (:id, :pattern, :publisher, :reason) "
+                    "returning id, pattern, publisher, reason, created_at"
+                ),
+                {"id": snapshot.id, "pattern": pattern, "publisher": publisher, "reason": reason},
+            ).one()
+        return HoldRule(*tuple(row))
+
+    def rules(self, caller: Caller, repository: str) -> list[HoldRule]:
+        with self._database.consistent() as connection:
+            snapshot = find_repository(connection, caller, repository)
+            self._access.require_whole(connection, caller, snapshot, MANAGE)
+            return _rules(connection, snapshot.id)
+
+    def remove_rule(self, caller: Caller, repository: str, rule_id: int) -> None:
+        """What it held stays held. Raises NotFound."""
+        snapshot = self._find(caller, repository)
+        with self._transactions.begin(snapshot.id) as transaction:
+            self._require(transaction.connection, caller, snapshot)
+            gone = transaction.connection.execute(
+                text("delete from arkvory_hold_rules where repository_id = :repository and id = :id"),
+                {"repository": snapshot.id, "id": rule_id},
+            )
+            if gone.rowcount == 0:
+                raise NotFound(f"there is no hold rule {rule_id}")
+
+    # -- what they share
+
+    def _find(self, caller: Caller, repository: str) -> Snapshot:
+        with self._database.read() as connection:
+            return find_repository(connection, caller, repository)
+
+    def _require(self, connection: Connection, caller: Caller, snapshot: Snapshot) -> Caller:
+        """C10: from the database, under the repository's lock."""
+        now = find_repository(connection, caller, snapshot.name)
+        if now.id != snapshot.id:
+            raise NotFound(f"repository {snapshot.name!r} was deleted meanwhile")
+        self._access.require_whole(connection, caller, now, MANAGE)
+        return caller
+
+    def _change(self, transaction: Transaction, snapshot: Snapshot, covered: Sequence[str], *, withheld: bool) -> None:
+        """Epoch, packages, artifacts: the indexes lose or regain what is there."""
+        connection = transaction.connection
+        rows = connection.execute(
+            text(
+                "select a.id, a.package_id, p.name as package from arkvory_artifacts a left join arkvory_packages p on p.id = a.package_id "
+                "where a.repository_id = :id and a.path = any(:paths) and a.withheld <> :withheld"
+            ),
+            {"id": snapshot.id, "paths": list(covered), "withheld": withheld},
+        ).all()
+        epochs = transaction.advance(snapshot.id, "content", paths=covered)
+        _count_packages(transaction, rows, epochs.content, -1 if withheld else 1)
+        connection.execute(
+            text("update arkvory_artifacts set withheld = :withheld where id = any(:ids)"),
+            {"withheld": withheld, "ids": [row.id for row in rows]},
+        )
+
+
+def covered_paths(format_name: str, path: str) -> list[str]:
+    """The path, and what may stand beside it."""
+    return [path, *(path + ending for ending in FORMATS[format_name].companions)]
+
+
+def apply_rules(connection: Connection, snapshot: Snapshot, paths: Iterable[str], caller: Caller) -> None:
+    """While something is published: hold what a rule names. The publish's own transaction then marks it (`withheld`)."""
+    rules = _rules(connection, snapshot.id)
+    name = caller.identity.name if caller.identity else None
+    for path in paths:
+        rule = next((each for each in rules if each.publisher in {None, name} and fnmatch.fnmatchcase(path, each.pattern)), None)
+        if rule is not None:
+            covered = [(each, path) for each in covered_paths(snapshot.format, path)]
+            write_holds(connection, snapshot.id, covered, rule.reason, TRUST[0], None)
+
+
+def write_holds(
+    connection: Connection, repository_id: int, covered: Iterable[tuple[str, str]], reason: str, trust: str, caller: Caller | None
+) -> None:
+    """Rows for paths and the main path of each."""
+    for path, main in covered:
+        connection.execute(
+            text(
+                "insert into arkvory_holds (repository_id, path, main_path, reason, trust, held_by) "
+                "values (:id, :path, :main, :reason, :trust, :by) on conflict (repository_id, path) do update set "
+                "main_path = excluded.main_path, reason = excluded.reason, trust = excluded.trust, held_by = excluded.held_by"
+            ),
+            {
+                "id": repository_id,
+                "path": path,
+                "main": main,
+                "reason": reason,
+                "trust": trust,
+                "by": caller.user_id if caller is not None and caller.user_id > 0 else None,
+            },
+        )
+
+
+def _count_packages(transaction: Transaction, rows: Sequence[Row[Any]], revision: int, sign: int) -> None:
+    """Packages count what their indexes show; their revisions move (C9), in the order of their names."""
+    packages: Mapping[tuple[str, int], int] = {
+        key: sum(1 for row in rows if row.package_id == key[1]) for key in {(row.package, row.package_id) for row in rows if row.package_id}
+    }
+    if not packages:
+        return
+    transaction.order.reach(Step.PACKAGE)
+    for (_, package_id), count in sorted(packages.items()):
+        transaction.connection.execute(
+            text("update arkvory_packages set revision = :revision, artifacts = artifacts + :count where id = :id"),
+            {"revision": revision, "count": sign * count, "id": package_id},
+        )
+
+
+def _held(connection: Connection, repository_id: int, path: str) -> Hold:
+    row = connection.execute(text(f"{_HOLDS} and h.path = :path and h.main_path = :path"), {"id": repository_id, "path": path}).first()
+    if row is None:
+        raise NotFound(f"{path!r} is not held")
+    return Hold(*tuple(row))
+
+
+def _rules(connection: Connection, repository_id: int) -> list[HoldRule]:
+    rows = connection.execute(
+        text("select id, pattern, publisher, reason, created_at from arkvory_hold_rules where repository_id = :id order by id"),
+        {"id": repository_id},
+    )
+    return [HoldRule(*tuple(row)) for row in rows]
+
+
+def _check(reason: str, trust: str) -> None:
+    if not reason.strip() or len(reason) > MOST_REASON or any(character < " " or character == "\x7f" for character in reason):
+        raise Invalid(f"a reason is one line of at most {MOST_REASON} characters", field="reason")
+    if trust not in TRUST:
+        raise Invalid(f"trust is one of {', '.join(TRUST)}", field="trust")
+
+
+_HOLDS = (
+    "select h.path, h.reason, h.trust, u.name as held_by, h.held_at from arkvory_holds h "
+    "left join arkvory_users u on u.id = h.held_by where h.repository_id = :id"
+)

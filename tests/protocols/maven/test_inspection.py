@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from app.protocols.maven.inspection import HEAD, look_into
+
+DESCRIPTOR = (
+    "<?xml version='1.0'?><plugin><name>Say hello</name><groupId>org.acme</groupId><artifactId>hello-maven-plugin</artifactId>"
+    "<version>1.0</version><goalPrefix>hello</goalPrefix>{more}<mojos>{mojos}</mojos></plugin>"
+)
+KNOWN = {"maven": {"plugin": {"prefix": "hello", "name": "Say hello"}}}
+
+
+def jar(folder: Path, members: dict[str, str | bytes], *, compression: int = zipfile.ZIP_DEFLATED, before: bytes = b"") -> Path:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    path = folder / "upload"
+    path.write_bytes(before + buffer.getvalue())
+    return path
+
+
+def plugin(more: str = "", mojos: str = "") -> dict[str, str | bytes]:
+    return {"a/B.class": b"x", "META-INF/maven/plugin.xml": DESCRIPTOR.format(more=more, mojos=mojos), "META-INF/maven/plugin.xml.bak": b""}
+
+
+def look(path: Path) -> object:
+    return look_into(path, "org.acme", "hello-maven-plugin")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("before", [b"", b"#!/bin/sh\nexec java -jar $0\n"])
+def test_a_plugin_says_its_prefix_and_name(tmp_path: Path, compression: int, before: bytes) -> None:
+    assert look(jar(tmp_path, plugin(), compression=compression, before=before)) == KNOWN
+
+
+def test_of_a_descriptor_with_many_goals_the_head_is_enough(tmp_path: Path) -> None:
+    assert look(jar(tmp_path, plugin(mojos="<mojo><goal>x</goal></mojo>" * HEAD))) == KNOWN
+
+
+def test_a_jar_with_more_members_than_the_old_directory_counts_is_read(tmp_path: Path) -> None:
+    assert look(jar(tmp_path, {f"{number}": b"" for number in range(66_000)} | plugin(), compression=zipfile.ZIP_STORED)) == KNOWN
+
+
+def test_a_descriptor_that_was_shaded_in_from_another_plugin_says_nothing(tmp_path: Path) -> None:
+    assert look_into(jar(tmp_path, plugin()), "org.acme", "other") == {}
+
+
+def test_entities_are_not_expanded(tmp_path: Path) -> None:
+    hostile = "<!DOCTYPE p [<!ENTITY a 'hello'>]>" + DESCRIPTOR.format(more="", mojos="").partition("?>")[2].replace("<goalPrefix>hello", "<goalPrefix>&a;")
+    assert look(jar(tmp_path, {"META-INF/maven/plugin.xml": hostile})) == {}
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    assert look(jar(tmp_path, {"META-INF/maven/plugin.xml": b" " * 50_000_000})) == {}
+
+
+def test_an_archetype_is_one_by_its_descriptor(tmp_path: Path) -> None:
+    assert look(jar(tmp_path, {"META-INF/maven/archetype-metadata.xml": b"<a/>"})) == {"maven": {"archetype": {}}}
+
+
+def test_what_is_no_archive_or_a_broken_one_says_nothing(tmp_path: Path) -> None:
+    whole = jar(tmp_path, plugin()).read_bytes()
+    for broken in (b"", b"bytes", b"PK\x05\x06", whole[:-30], whole[40:], *(whole[:at] + b"\xff\xff\xff\xff" + whole[at + 4 :] for at in range(len(whole)))):
+        (tmp_path / "upload").write_bytes(broken)
+        assert look(tmp_path / "upload") in ({}, KNOWN) or broken[:4] != whole[:4] or len(broken) == len(whole)
