@@ -56,11 +56,13 @@ clean: ## remove what was built (not the data in var/)
 
 $(VENV)/ready-to-run: setup.cfg pyproject.toml config/constraints.txt
 	@$(make_environment)
+	echo "Installing what Arkvory needs (a minute or less, once) ..."
 	$(BIN)/python -m pip install --quiet --constraint config/constraints.txt --editable .
 	touch $@
 
 $(VENV)/ready-to-test: setup.cfg pyproject.toml config/constraints.txt
 	@$(make_environment)
+	echo "Installing what Arkvory and its tests need (a minute or so, once) ..."
 	$(BIN)/python -m pip install --quiet --constraint config/constraints.txt --editable '.[test,lint]'
 	touch $@ $(VENV)/ready-to-run
 

@@ -15,8 +15,10 @@ from gevent import monkey
 
 monkey.patch_all(subprocess=False, os=False, signal=False)
 
-import importlib  # noqa: E402  # after the patches
+import atexit  # noqa: E402  # after the patches
+import importlib  # noqa: E402
 import os  # noqa: E402
+import socket  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -70,9 +72,25 @@ def on_starting(server: Any) -> None:
         importlib.import_module("app.http.addresses").networks(_arkvory.trusted_proxies)
     except SettingError as error:
         raise SystemExit(f"arkvory: {error}") from None
+    _check_address()
     if _arkvory.database_url is None:
         _embedded = _start_embedded()
+        # Also when gunicorn ends before its own hook; in children it does nothing.
+        atexit.register(_embedded.leave)
         os.environ["ARKVORY_DATABASE_URL"] = _embedded.url
+
+
+def _check_address() -> None:
+    """Before anything is started: gunicorn tries for five seconds and says less."""
+    family = socket.AF_INET6 if ":" in _arkvory.bind else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_arkvory.bind, _arkvory.port))
+        except OSError as error:
+            raise SystemExit(
+                f"arkvory: cannot listen on {_arkvory.bind} port {_arkvory.port}: {error.strerror}; choose another, such as PORT=9000"
+            ) from None
 
 
 def _start_embedded() -> Any:

@@ -45,7 +45,10 @@ def _flag(value: str) -> bool:
 
 def _count(least: int, most: int | None = None) -> Callable[[str], int]:
     def read(value: str) -> int:
-        number = int(value)
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError("expected a whole number") from None
         if number < least or (most is not None and number > most):
             bounds = f"at least {least}" if most is None else f"from {least} to {most}"
             raise ValueError(f"expected a number {bounds}")
@@ -68,7 +71,10 @@ def _bytes(value: str) -> int:
     """A number of bytes, also with a unit: `500M`, `20GiB`, `1T` (powers of 1024)."""
     text = value.strip().upper().removesuffix("IB").removesuffix("B")
     unit = text[-1:] if text[-1:] in _UNITS and not text[-1:].isdigit() else ""
-    number = float(text.removesuffix(unit))
+    try:
+        number = float(text.removesuffix(unit))
+    except ValueError:
+        raise ValueError("expected a size such as 500M or 20G") from None
     if number < 0:
         raise ValueError("expected a size of zero or more")
     return int(number * _UNITS[unit])
@@ -140,6 +146,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("ownership_wait_seconds", ("ARKVORY_OWNERSHIP_WAIT_SECONDS",), 30.0, _seconds, "longest wait for a predecessor to give up the storage"),
     Setting("repository_creation", ("ARKVORY_REPOSITORY_CREATION",), "administrators", _creators, "who may create repositories: `administrators` or `signed-in`"),
     Setting("admin_password", ("ARKVORY_ADMIN_PASSWORD",), None, _text, "password of `admin` at the first start; empty: a random one, printed once"),
+    Setting("password_length", ("ARKVORY_PASSWORD_LENGTH",), 1, _count(1, 256), "fewest characters of a new password"),
     Setting("log_level", ("ARKVORY_LOG_LEVEL",), "info", _text, "`debug`, `info`, `warning` or `error`"),
     Setting("access_log", ("ARKVORY_ACCESS_LOG",), True, _flag, "one line of JSON for each request on standard output"),
     Setting("url", ("ARKVORY_URL",), None, _text, "command line: address of the server"),
@@ -187,6 +194,7 @@ class Settings:
     ownership_wait_seconds: float
     repository_creation: str
     admin_password: str | None
+    password_length: int
     log_level: str
     access_log: bool
     url: str | None

@@ -23,12 +23,14 @@ import contextlib
 import itertools
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 from sqlalchemy import make_url
+from sqlalchemy.exc import ProgrammingError
 
 from app.database import embedded, engines, migrate
 from tests.support.database import execute, start, take_down
@@ -98,7 +100,15 @@ def template(postgres: embedded.EmbeddedPostgres) -> str:
 
 
 def drop(postgres: embedded.EmbeddedPostgres, url: str) -> None:
-    execute(postgres.url, f"drop database if exists {make_url(url).database} with (force)")
+    """Again when an autovacuum worker is at it, which only a superuser may end."""
+    for last in (False, False, False, True):
+        try:
+            execute(postgres.url, f"drop database if exists {make_url(url).database} with (force)")
+            return
+        except ProgrammingError:
+            if last:
+                raise
+            time.sleep(1)
 
 
 @pytest.fixture

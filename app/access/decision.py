@@ -58,10 +58,15 @@ def refusal(snapshot: Snapshot, identity: Identity | None, permission: str, path
     if permission == READ and snapshot.public:
         return None
     if identity is None:
-        return None if grants(permission).covers(path) else Unauthenticated(f"{permission} in repository {snapshot.name!r} needs a login")
+        return None if grants(permission).covers(path) else needs_login(snapshot.name)
     if _token_allows(snapshot, identity, permission) and _user_may(snapshot, identity, permission, path, grants):
         return None
     return _explained(snapshot, identity, permission, grants)
+
+
+def needs_login(repository: str) -> Unauthenticated:
+    """The same words whether it exists or not: nobody learns names without a login."""
+    return Unauthenticated(f"repository {repository!r} does not exist or needs a login")
 
 
 def _token_allows(snapshot: Snapshot, identity: Identity, permission: str) -> bool:

@@ -24,7 +24,7 @@ from app.database.paging import Page, page
 from app.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")
-PASSWORD_LEAST, PASSWORD_MOST_BYTES = 8, 1024
+PASSWORD_MOST_BYTES = 1024
 DELETE_TRIES = 5
 
 
@@ -69,10 +69,10 @@ def check_name(name: str, whose: str) -> str:
     return name
 
 
-def check_password(password: str) -> str:
-    """Raises Invalid for a password that is short, very long or holds a NUL."""
-    if len(password) < PASSWORD_LEAST:
-        raise Invalid(f"a password has at least {PASSWORD_LEAST} characters", field="password")
+def check_password(password: str, least: int) -> str:
+    """Raises Invalid for a password of fewer than `least` characters, a very long one or one with a NUL."""
+    if len(password) < least:
+        raise Invalid(f"a password has at least {least} characters here (ARKVORY_PASSWORD_LENGTH)", field="password")
     if len(password.encode("utf-8", "surrogatepass")) > PASSWORD_MOST_BYTES:
         raise Invalid(f"a password has at most {PASSWORD_MOST_BYTES} bytes", field="password")
     if "\x00" in password or not _is_utf8(password):
@@ -93,16 +93,17 @@ def _is_utf8(value: str) -> bool:
 class Users:
     """Accounts. Everyone may see their own and change its password; the rest is the administrators'."""
 
-    def __init__(self, database: Database, transactions: Transactions, identities: Identities) -> None:
+    def __init__(self, database: Database, transactions: Transactions, identities: Identities, password_length: int = 1) -> None:
         self._database = database
         self._transactions = transactions
         self._identities = identities
+        self._password_length = password_length
         self._authority = Authority(identities)
 
     def create(self, caller: Caller, name: str, password: str, *, administrator: bool = False) -> User:
         """Raises Invalid, AlreadyExists, Forbidden or Unauthenticated."""
         check_name(name, "user")
-        check_password(password)
+        check_password(password, self._password_length)
         with self._database.read() as connection:
             self._authority.administrator(connection, caller)
         hashed = self._identities.passwords.hash(password)
@@ -139,7 +140,7 @@ class Users:
     def update(self, caller: Caller, name: str, change: UserChange) -> User:
         """Binds on the user's next request. Raises Conflict rather than lose the last administrator that can sign in."""
         if change.password is not None:
-            check_password(change.password)
+            check_password(change.password, self._password_length)
         with self._database.read() as connection:
             self._check_may_change(connection, caller, name, change)
         hashed = None if change.password is None else self._identities.passwords.hash(change.password)

@@ -8,14 +8,14 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from app.access.decision import MANAGE, PERMISSIONS, Access
+from app.access.decision import MANAGE, PERMISSIONS, Access, needs_login
 from app.access.identity import Caller
 from app.cache.changes import Transaction, Transactions
 from app.cache.snapshots import Snapshot, read_snapshot
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
-from app.errors import Invalid, NotFound, Unauthenticated
+from app.errors import Invalid, NotFound
 
 EVERYONE = ("signed-in", "anonymous")
 MOST_RULES = 1000
@@ -105,7 +105,7 @@ def find_repository(connection: Connection, caller: Caller, name: str) -> Snapsh
         return read_snapshot(connection, "default", name)
     except NotFound:
         if caller.identity is None:
-            raise Unauthenticated(f"repository {name!r} does not exist or needs a login") from None
+            raise needs_login(name) from None
         raise
 
 

@@ -76,7 +76,7 @@ class Tokens:
             identity = self._authority.signed_in(connection, caller)
             user_id = identity.user_id
             if user is None and user_id <= 0:
-                raise Invalid("a token belongs to a user: say whose", field="user")
+                raise Invalid("a token belongs to a user: say whose (`user`; on the command line --user NAME)", field="user")
             if user is not None and user != identity.name:
                 self._authority.administrator(connection, caller)
                 user_id = _user_id(connection, user)
@@ -107,7 +107,7 @@ class Tokens:
             if identity.token is not None:
                 raise Forbidden("a token for another user is made with a password, not with a token")
         elif identity.user_id <= 0:
-            raise Invalid("a token belongs to a user: say whose", field="user")
+            raise Invalid("tokens belong to users: say whose (`user`; on the command line --user NAME)", field="user")
         return identity
 
     def _reachable(self, connection: Connection, caller: Caller, token_id: int, *, revoking: bool = False) -> int:

@@ -40,7 +40,7 @@ def management() -> Management:
 def _build() -> Management:
     house = parts()
     return Management(
-        users=Users(house.database, house.transactions, house.identities),
+        users=Users(house.database, house.transactions, house.identities, house.settings.password_length),
         groups=Groups(house.database, house.transactions, house.identities),
         tokens=Tokens(house.database, house.transactions, house.identities),
         rules=Rules(house.database, house.transactions, house.access),

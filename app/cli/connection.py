@@ -1,9 +1,8 @@
 """Where a command's requests go.
 
-1. `--url`                                 that server
-2. the server of the data directory        by the address and the secret that it left there
-3. ARKVORY_URL and ARKVORY_TOKEN           that server
-4. none of these                           the same application in this process, as the owner of the storage (S1)
+1. `--url` or ARKVORY_URL                  that server, with `--token` or ARKVORY_TOKEN
+2. the server of the data directory        by the address and the secret that it left there (with `--token` as that token's user)
+3. none of these                           the same application in this process, as the owner of the storage (S1), where there is one
 """
 
 from __future__ import annotations
@@ -51,20 +50,22 @@ class Target:
     def _send(self, settings: Settings, stack: contextlib.ExitStack) -> Send:
         from app.cluster import localserver
 
-        if self.url is not None:
-            return _http(self.url, self.token or settings.token)
+        url, token = self.url or settings.url, self.token or settings.token
+        if url is not None:
+            return _http(_checked_url(url), token)
         try:
             local = localserver.read(settings.data_dir)
         except PermissionError:
-            local = None
-            if settings.url is None:
-                raise Failed(
-                    f"the server of {settings.data_dir} belongs to another user: be that user, or set ARKVORY_URL and ARKVORY_TOKEN"
-                ) from None
+            raise Failed(
+                f"the server of {settings.data_dir} belongs to another user: be that user, or set ARKVORY_URL and ARKVORY_TOKEN"
+            ) from None
         if local is not None:
-            return _http(local.url, local.secret, local=True)
-        if settings.url is not None:
-            return _http(settings.url, self.token or settings.token)
+            return _http(local.url, token or local.secret, local=True)
+        if settings.database_url is None and not (settings.data_dir / "postgres").exists():
+            raise Failed(
+                f"no server runs for {settings.data_dir.resolve()}, and there is no data: start one (make run, arkvory serve), "
+                "or set ARKVORY_DATA_DIR, or ARKVORY_URL and ARKVORY_TOKEN"
+            )
         return stack.enter_context(_in_process(settings))
 
 
@@ -97,6 +98,12 @@ class Server:
             left = None if left is None else left - len(page["items"])
             if cursor is None:
                 return
+
+
+def _checked_url(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise Failed(f"{url!r} is not an address: it begins with http:// or https://")
+    return url
 
 
 def _document(answer: bytes) -> Any:
@@ -166,16 +173,17 @@ def _start(settings: Settings, stack: contextlib.ExitStack) -> Send:
     lifecycle = app.extensions["arkvory.lifecycle"]
     stack.callback(lifecycle.stop)
     lifecycle.own()
-    password = lifecycle.make_administrator()
-    if password is not None:
-        print(f"The administrator's password, shown this once: admin / {password}", file=sys.stderr)
+    first_start = lifecycle.make_administrator()
+    if first_start is not None:
+        print(first_start.shown, file=sys.stderr)
     secret = app.extensions["arkvory"].local_secret = secrets.token_urlsafe(32)
     headers = {"Authorization": f"Bearer {secret}"}
     client = app.test_client()
 
     def send(method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
         answer = client.open(
-            target, method=method, data=body, headers=headers, content_type="application/json", environ_overrides={"RAW_URI": target}
+            target, method=method, data=body, headers=headers, content_type="application/json", environ_overrides={"RAW_URI": target},
+            base_url=f"http://localhost:{settings.port}",
         )
         return answer.status_code, answer.get_data()
 

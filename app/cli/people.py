@@ -23,6 +23,8 @@ _from_stdin = click.option("--password-stdin", is_flag=True, help="Read the pass
 def _read_password(from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.readline().rstrip("\r\n")
+    if not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask for the password: use --password-stdin")
     return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
 
 
@@ -82,6 +84,7 @@ def update_user(
 
 @user.command("delete")
 @click.argument("name")
+@click.confirmation_option(prompt="Delete the user with their tokens, memberships and rules?")
 @on_server
 def delete_user(server: Server, name: str) -> None:
     """Delete a user with their tokens, memberships and rules."""

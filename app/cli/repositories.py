@@ -12,6 +12,7 @@ from app.cli.output import field, on_server, prints, show, show_list, size
 PERMISSION = click.Choice(["read", "write", "delete", "manage"])
 STATUS = click.Choice(["online", "offline", "maintenance"])
 WRITE_POLICY = click.Choice(["once", "replace", "read_only"])
+VERSION_POLICY = click.Choice(["release", "snapshot", "mixed"])
 
 _REPOSITORIES = (field("name"), field("format"), field("kind"), field("status"), field("public"), field("url"))
 _REPOSITORY = (
@@ -62,13 +63,21 @@ def repo() -> None:
 @click.option("--public", is_flag=True, help="Let anyone read.")
 @click.option("--quota", type=Bytes(), help="Most bytes that it may hold, such as 20G.")
 @click.option("--write-policy", type=WRITE_POLICY, help="Instead of the format's own.")
+@click.option("--version-policy", type=VERSION_POLICY, help="Which versions a Maven repository takes (mixed).")
 @prints
 @on_server
 def create_repository(
-    server: Server, name: str, format_: str, public: bool, quota: int | None, write_policy: str | None, as_json: bool
+    server: Server,
+    name: str,
+    format_: str,
+    public: bool,
+    quota: int | None,
+    write_policy: str | None,
+    version_policy: str | None,
+    as_json: bool,
 ) -> None:
     """Create a hosted repository."""
-    settings = {} if write_policy is None else {"write_policy": write_policy}
+    settings = _given(write_policy=write_policy, version_policy=version_policy)
     body = {"name": name, "format": format_, "kind": "hosted", "public": public, "quota_bytes": quota, "settings": settings}
     show(server.call("POST", "repositories", body=body), _REPOSITORY, as_json=as_json)
 
@@ -100,6 +109,7 @@ def show_repository(server: Server, name: str, as_json: bool) -> None:
 @click.option("--quota", type=Bytes(), help="Most bytes that it may hold, such as 20G; 0: nothing fits.")
 @click.option("--no-quota", is_flag=True, help="Take the quota away.")
 @click.option("--write-policy", type=WRITE_POLICY)
+@click.option("--version-policy", type=VERSION_POLICY)
 @prints
 @on_server
 def update_repository(
@@ -111,18 +121,23 @@ def update_repository(
     quota: int | None,
     no_quota: bool,
     write_policy: str | None,
+    version_policy: str | None,
     as_json: bool,
 ) -> None:
     """Change a repository; binds on the next request."""
     if quota is not None and no_quota:
         raise click.UsageError("--quota and --no-quota contradict each other")
-    wanted = {"name": rename, "status": status, "public": public, "quota_bytes": quota}
-    body: dict[str, Any] = {key: value for key, value in wanted.items() if value is not None}
+    body = _given(name=rename, status=status, public=public, quota_bytes=quota)
     if no_quota:
         body["quota_bytes"] = None
-    if write_policy is not None:
-        body["settings"] = {"write_policy": write_policy}
+    if settings := _given(write_policy=write_policy, version_policy=version_policy):
+        body["settings"] = settings
     show(server.call("PATCH", "repositories", name, body=body), _REPOSITORY, as_json=as_json)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Those that were on the command line."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @repo.command("delete")

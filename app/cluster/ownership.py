@@ -16,7 +16,7 @@ from collections.abc import Callable
 import gevent
 from sqlalchemy import Connection, text
 
-from app.database.engines import Database, database_errors
+from app.database.engines import IDLE_IN_TRANSACTION_MS, Database, database_errors, without_limit
 from app.database.locks import OWNERSHIP
 from app.errors import ArkvoryError, NotOwner
 
@@ -47,7 +47,11 @@ class Ownership:
     def acquire(self, wait_seconds: float) -> None:
         """Become the owner, waiting for a predecessor to leave. Raises NotOwner, naming it, when it does not."""
         deadline = time.monotonic() + wait_seconds
+        said = False
         while not self._take_lock():
+            if not said:
+                said = True
+                log.warning("the storage belongs to another Arkvory (%s); waiting up to %g s for it to leave", self._holder(), wait_seconds)
             if time.monotonic() >= deadline:
                 raise NotOwner(
                     f"another Arkvory owns this storage ({self._holder() or 'unknown'}) and did not leave within {wait_seconds:g} s; "
@@ -105,7 +109,9 @@ class Ownership:
         statement = text(
             "update arkvory_owner set generation = generation + 1, holder = :holder, acquired_at = now() where id = 1 returning generation"
         )
-        with database_errors():
+        # A write of the predecessor that hangs is ended by PostgreSQL, later than a statement of ours may usually take.
+        hanging = NotOwner(f"a write of the predecessor ({self._holder() or 'unknown'}) does not end; try again shortly")
+        with database_errors(), without_limit(), gevent.Timeout(IDLE_IN_TRANSACTION_MS / 1000 + 5, hanging):
             return int(self._session.execute(statement, {"holder": holder}).scalar_one())
 
     def _holder(self) -> str:

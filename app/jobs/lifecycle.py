@@ -11,6 +11,7 @@ import logging
 import secrets
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import gevent
@@ -46,6 +47,19 @@ class Reviver:
             self._running = embedded.start(self._settings)
 
 
+@dataclass(frozen=True)
+class FirstStart:
+    """The administrator was made; `password` where it was made up here, to be shown once."""
+
+    password: str | None
+
+    @property
+    def shown(self) -> str:
+        if self.password is None:
+            return f"The administrator is {ADMINISTRATOR}, with the password of ARKVORY_ADMIN_PASSWORD."
+        return f"The administrator's password, shown this once:   {ADMINISTRATOR} / {self.password}"
+
+
 class Lifecycle:
     """Start and end of one process; `worker` is gunicorn's, or null for a command."""
 
@@ -68,11 +82,11 @@ class Lifecycle:
         except ArkvoryError as error:
             log.error("cannot start: %s", error)
             sys.exit(CANNOT_START)
-        password = self.make_administrator()
+        first_start = self.make_administrator()
         self._house.ownership.watch(self._replace_process)
         self._jobs.start()
         if worker is not None:
-            self._announce(password)
+            self._announce(first_start)
 
     def own(self) -> None:
         """Bring the tables up to date and become the owner. Raises NotOwner or Unavailable."""
@@ -123,8 +137,8 @@ class Lifecycle:
             log.warning("this process is replaced by a fresh one")
             self._worker.handle_exit(None, None)
 
-    def make_administrator(self) -> str | None:
-        """At the very first start; the password when it was made up here, to be shown once."""
+    def make_administrator(self) -> FirstStart | None:
+        """At the very first start; null at every later one."""
         house = self._house
         with house.database.read() as connection:
             if connection.execute(text("select 1 from arkvory_users limit 1")).first() is not None:
@@ -140,16 +154,17 @@ class Lifecycle:
                 ),
                 {"name": ADMINISTRATOR, "hash": stored},
             ).first()
-        return password if made is not None and given is None else None
+        return None if made is None else FirstStart(None if given else password)
 
-    def _announce(self, password: str | None) -> None:
+    def _announce(self, first_start: FirstStart | None) -> None:
         settings = self._house.settings
         port = self._port()
         self._house.local_secret = localserver.write(settings.data_dir, f"http://{_reachable(settings.bind)}:{port}")
         address = settings.public_url or f"http://localhost:{port}"
         print(f"Arkvory serves at {address}", flush=True)
-        if password is not None:
-            print(_WELCOME.format(address=address, password=password, host=address.partition("://")[2]), flush=True)
+        if first_start is not None:
+            words = {"address": address, "password": first_start.password or "PASSWORD", "host": address.partition("://")[2]}
+            print(_WELCOME.format(shown=first_start.shown, data=settings.data_dir, **words), flush=True)
 
     def _port(self) -> int:
         try:
@@ -159,7 +174,8 @@ class Lifecycle:
 
 
 _WELCOME = """
-  The administrator's password, shown this once:   admin / {password}
+  {shown}
+  Everything is kept in {data}. Ctrl-C stops the server. A lost password: .venv/bin/arkvory user update admin --password
 
   curl   .venv/bin/arkvory repo create files --format raw
          curl -u admin:{password} -T FILE {address}/raw/files/some/path
@@ -172,7 +188,7 @@ _WELCOME = """
 
 def _reachable(bind: str) -> str:
     """The address by which a command on this machine reaches a server that listens on `bind`."""
-    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(bind, bind)  # noqa: S104  # compared, not bound
+    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(bind, bind)  # compared, not bound
     return f"[{host}]" if ":" in host else host
 
 

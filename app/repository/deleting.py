@@ -8,12 +8,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from app.access.decision import DELETE, WRITE, Access
+from app.access.decision import DELETE, WRITE, Access, needs_login
 from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot, read_snapshot
 from app.database.engines import Database
 from app.database.locks import Step
-from app.errors import NotAllowedHere, NotFound, PreconditionFailed, Unauthenticated
+from app.errors import NotAllowedHere, NotFound, PreconditionFailed
 from app.repository.blobs import Blobs
 from app.repository.formats import FORMATS, write_policy
 from app.repository.publishing import Conditions, Target
@@ -86,7 +86,7 @@ def _read(connection: Connection, target: Target) -> Snapshot:
             raise NotFound(f"there is no {target.format} repository {target.repository!r}")
     except NotFound as error:
         if target.caller.identity is None:
-            raise Unauthenticated(f"repository {target.repository!r} does not exist or needs a login") from None
+            raise needs_login(target.repository) from None
         raise error
     return snapshot
 

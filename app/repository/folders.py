@@ -9,7 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from app.repository.names import PATH_BYTES
+
 PAGE = 1000
+# Longer than any path and of the highest character: above every path that begins alike.
+_LAST = "\U0010ffff" * (PATH_BYTES // 4 + 1)
 _BATCH = 500
 
 
@@ -71,9 +75,10 @@ def _collect(rows: Sequence[Row[Any]], folder: str, entries: list[Entry], positi
 
 
 def _behind(name: str) -> str:
-    """The last path that belongs to an entry: all of a subfolder lies before `name0`, since `0` follows `/`."""
-    return name[:-1] + "/\U0010ffff" if name.endswith("/") else name
+    """Nothing that belongs to the entry lies behind it. No path holds a NUL, and PostgreSQL takes none."""
+    return (name + _LAST if name.endswith("/") else name).replace("\0", "")
 
 
 def _end_of(folder: str) -> str:
-    return folder[:-1] + "0" if folder else "\U0010ffff\U0010ffff"
+    """All of a folder lies before `name0`, since `0` follows `/`."""
+    return folder[:-1] + "0" if folder else _LAST

@@ -41,7 +41,13 @@ FORMATS: Mapping[str, Format] = {
     each.name: each
     for each in (
         Format("raw", write_policy="replace"),
-        Format("maven", write_policy="once", snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE), repeatable=True),
+        Format(
+            "maven",
+            write_policy="once",
+            companions=(".asc",),
+            snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE),
+            repeatable=True,
+        ),
         Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),
     )
 }

@@ -24,13 +24,13 @@ from typing import Any
 import gevent
 from sqlalchemy import Connection, Row, text
 
-from app.access.decision import WRITE, Access
+from app.access.decision import WRITE, Access, needs_login
 from app.access.identity import Caller
 from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot, read_snapshot
 from app.database.engines import Database
 from app.database.locks import Step
-from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed, Unauthenticated, Unavailable
+from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed, Unavailable
 from app.repository.blobs import Blobs, BlobVanished
 from app.repository.formats import FORMATS, check_version_policy, is_written_once, write_policy
 from app.repository.names import check_path
@@ -238,7 +238,7 @@ class Publisher:
                 raise NotFound(f"there is no {target.format} repository {target.repository!r}")
         except NotFound as error:
             if target.caller.identity is None:
-                raise Unauthenticated(f"repository {target.repository!r} does not exist or needs a login") from None
+                raise needs_login(target.repository) from None
             raise error
         check_online(snapshot)
         for path in paths:
@@ -294,7 +294,7 @@ class Publisher:
                 offer = _Offer(each.path, conditions if each is files[0] else Conditions(), each.received.sha256, each.received.size)
                 _check_policy(connection, now, settings, offer, current)
             _check_for_repetition(now, settings, files, currents)
-            stale = _stale_companions(connection, now, files)
+            stale = _stale_companions(connection, now, files, currents)
             epochs = transaction.advance(snapshot.id, "content", paths=[each.path for each in files])
             new = sum(1 for each in currents if each is None) - len(stale)
             package_id = _touch_package(transaction, snapshot.id, package, epochs.content, new)
@@ -323,10 +323,16 @@ def _current(connection: Connection, repository_id: int, path: str) -> _Current 
     return None if row is None else _Current(*row)
 
 
-def _stale_companions(connection: Connection, snapshot: Snapshot, files: Sequence[NewFile]) -> list[_Current]:
-    """What stood beside a file that is replaced and does not come with the new one: a signature of other bytes."""
+def _stale_companions(
+    connection: Connection, snapshot: Snapshot, files: Sequence[NewFile], currents: Sequence[_Current | None]
+) -> list[_Current]:
+    """What stood beside a file that is replaced and does not come with the new one: a signature of other bytes.
+
+    Beside a new file it may have arrived first, as Maven's parallel uploads do.
+    """
     brought = {each.path for each in files}
-    beside = [each.path + ending for each in files for ending in FORMATS[snapshot.format].companions]
+    replaced = [each.path for each, current in zip(files, currents, strict=True) if current is not None]
+    beside = [path + ending for path in replaced for ending in FORMATS[snapshot.format].companions]
     found = (_current(connection, snapshot.id, path) for path in beside if path not in brought)
     return [each for each in found if each is not None]
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, Row, text
 
-from app.access.decision import READ, Access
+from app.access.decision import READ, Access, needs_login
 from app.access.identity import Caller
 from app.cache import keys
 from app.cache.snapshots import Snapshot, Snapshots, read_snapshot
@@ -325,7 +325,7 @@ def check_online(snapshot: Snapshot) -> None:
 def _hidden(error: NotFound, ask: Ask) -> NotFound | Unauthenticated:
     """Nobody learns which names exist, and a client gets the chance to say who it is."""
     if ask.caller.identity is None:
-        return Unauthenticated(f"repository {ask.repository!r} does not exist or needs a login")
+        return needs_login(ask.repository)
     return error
 
 

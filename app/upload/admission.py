@@ -151,7 +151,7 @@ class Admission:
     def _check_room(self, transaction: Transaction, repository_id: int, size: int) -> None:
         for limit, used, whose in self._limits(transaction, repository_id):
             if used + size > limit or limit == 0:
-                raise CapacitySpent(f"{size} bytes do not fit: {whose} ({used} of {limit} bytes are taken)")
+                raise CapacitySpent(f"{size} bytes do not fit {whose}: {used} of {limit} bytes are taken or reserved by uploads")
 
     def _limits(self, transaction: Transaction, repository_id: int) -> list[tuple[int, int, str]]:
         """Each limit with what is taken of it and its name; must be called under the global lock."""
@@ -162,9 +162,9 @@ class Admission:
             raise NotFound("the repository is gone")
         limits = [self._disk_limit()]
         if quota.quota_bytes is not None:
-            limits.append((quota.quota_bytes, self._counted(transaction, repository_id), "the repository's quota is spent"))
+            limits.append((quota.quota_bytes, self._counted(transaction, repository_id), "into the repository's quota"))
         if self._settings.capacity_bytes is not None:
-            limits.append((self._settings.capacity_bytes, self._counted(transaction, None), "the server's capacity is spent"))
+            limits.append((self._settings.capacity_bytes, self._counted(transaction, None), "into the server's capacity"))
         return limits
 
     def _counted(self, transaction: Transaction, repository_id: int | None) -> int:
@@ -176,4 +176,4 @@ class Admission:
     def _disk_limit(self) -> tuple[int, int, str]:
         """The disk: free bytes less the reserve, against what open uploads of this process have still to write."""
         coming = sum(max(0, each.reserved - each.written) for each in self.open_uploads.values())
-        return max(0, self._store.free_bytes() - self._settings.disk_reserve_bytes), coming, "the server's disk is full"
+        return max(0, self._store.free_bytes() - self._settings.disk_reserve_bytes), coming, "on the server's disk"

@@ -16,7 +16,6 @@ from tests.conftest import MakePause
 from tests.support.house import ADMIN, NOBODY, House
 
 
-
 @pytest.fixture
 def files(house: House) -> int:
     """A public repository with `a` in it."""
@@ -336,7 +335,7 @@ def test_c10_a_write_is_decided_from_the_database_whatever_memory_says(house: Ho
     # Behind this process's back, so that its memory knows nothing of it.
     house.rows("delete from arkvory_access_rules")
     for write in (lambda: house.publish("b", b"more", caller=caller), lambda: house.delete("b", caller=caller)):
-        with pytest.raises(Exception, match="no (write|delete) permission"):
+        with pytest.raises(Exception, match=r"no (write|delete) permission"):
             write()
 
 

@@ -95,7 +95,7 @@ def test_the_whole_life_of_a_user_with_groups_rules_and_tokens(server: Server, h
     here("user", "update", "anna", "--disable")
     assert server.get("/api/v1/whoami", auth=("anna", "another-password")).status_code == 401
     here("group", "delete", "devs")
-    here("user", "delete", "anna")
+    here("user", "delete", "--yes", "anna")
     assert "anna" not in here("user", "list").stdout
 
 

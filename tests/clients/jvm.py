@@ -11,7 +11,8 @@ from textwrap import dedent
 
 from tests.clients.conftest import Desk
 
-PLUGINS = "file:///usr/share/maven-repo"
+DEBIAN = Path("/usr/share/maven-repo")
+PLUGINS = DEBIAN.as_uri()
 _numbers = itertools.count(1)
 _POM = dedent("""\
     <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -40,9 +41,14 @@ def dependencies(*coordinates: str) -> str:
     return f"<dependencies>{entries}</dependencies>"
 
 
+def debians_version(plugin: str) -> str:
+    """The version of a plugin that mvn would not find by itself: Debian's repository has no metadata."""
+    return max(folder.name for folder in (DEBIAN / "org/apache/maven/plugins" / plugin).iterdir())
+
+
 def java(name: str, text: str) -> dict[str, str]:
     """A class that says something."""
-    return {f"src/main/java/acme/{name}.java": f'package acme; public class {name} {{ public static String say() {{ return {text}; }} }}\n'}
+    return {f"src/main/java/acme/{name}.java": f"package acme; public class {name} {{ public static String say() {{ return {text}; }} }}\n"}
 
 
 class Maven:
@@ -104,7 +110,8 @@ class Maven:
     def says(self, folder: str, name: str, *jars: Path) -> str:
         """What the class `name` of a built project says."""
         built = self.desk.home / folder / "target/classes"
-        main = self.desk.file("Main.java", f"public class Main {{ public static void main(String[] a) {{ System.out.print(acme.{name}.say()); }} }}".encode())
+        text = f"public class Main {{ public static void main(String[] a) {{ System.out.print(acme.{name}.say()); }} }}"
+        main = self.desk.file("Main.java", text.encode())
         return self.desk.run("java", "-cp", os.pathsep.join(map(str, [built, *jars])), main).stdout
 
     def text(self, path: str) -> str:

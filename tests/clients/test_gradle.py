@@ -30,9 +30,7 @@ class Gradle:
     def build(self, folder: str, script: str, *tasks: str, check: bool = True) -> str:
         self.desk.file(f"{folder}/settings.gradle", f"rootProject.name = '{folder}'".encode())
         self.desk.file(f"{folder}/build.gradle", script.encode())
-        return self.desk.run(
-            "gradle", "--no-daemon", "-g", self.home, "-p", self.desk.home / folder, "-S", *tasks, check=check
-        ).stdout
+        return self.desk.run("gradle", "--no-daemon", "-g", self.home, "-p", self.desk.home / folder, "-S", *tasks, check=check).stdout
 
 
 @pytest.fixture(scope="module")

@@ -81,8 +81,9 @@ def test_ivy_publishes_and_resolves_with_patterns_of_layout_2(ivy: Ivy, checksum
 def test_ivy_resolves_what_stands_in_the_metadata_of_a_maven_repository(ivy: Ivy) -> None:
     """The resolver that reads poms and `maven-metadata.xml`."""
     base = f"/maven/{ivy.name}/org/acme/lib/1.2/lib-1.2"
-    pom = "<project><modelVersion>4.0.0</modelVersion><groupId>org.acme</groupId><artifactId>lib</artifactId><version>1.2</version></project>"
-    assert ivy.desk.server.put(f"{base}.pom", pom.encode()).status_code == 201
+    coordinates = "<groupId>org.acme</groupId><artifactId>lib</artifactId><version>1.2</version>"
+    pom = f"<project><modelVersion>4.0.0</modelVersion>{coordinates}</project>".encode()
+    assert ivy.desk.server.put(f"{base}.pom", pom).status_code == 201
     assert ivy.desk.server.put(f"{base}.jar", b"by pom").status_code == 201
     ivy.settings(f'<ibiblio name="arkvory" m2compatible="true" root="{ivy.url}/"/>')
     assert retrieve(ivy) == b"by pom"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.clients.conftest import Desk
-from tests.clients.jvm import Maven, dependencies, java, pom
+from tests.clients.jvm import Maven, debians_version, dependencies, java, pom
 from tests.support import clients
 
 ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
@@ -33,8 +34,10 @@ def assert_sidecars_are_right(maven: Maven, path: str) -> None:
 
 
 def test_a_release_is_deployed_and_resolved_with_checksums_enforced(maven: Maven) -> None:
-    sources = "<build><plugins><plugin><artifactId>maven-source-plugin</artifactId><version>3.2.1</version>" \
-        "<executions><execution><goals><goal>jar-no-fork</goal></goals></execution></executions></plugin></plugins></build>"  # fmt: skip
+    sources = (
+        f"<build><plugins><plugin><artifactId>maven-source-plugin</artifactId><version>{debians_version('maven-source-plugin')}</version>"
+        "<executions><execution><goals><goal>jar-no-fork</goal></goals></execution></executions></plugin></plugins></build>"
+    )
     maven.project("lib", {"pom.xml": pom("lib", "1.0", sources)} | java("Lib", '"one"'))
     maven.deploy("lib")
     assert_sidecars_are_right(maven, "org/acme/lib/maven-metadata.xml")
@@ -96,7 +99,9 @@ def test_a_release_cannot_be_deployed_again_with_other_bytes(maven: Maven) -> No
     assert maven.values("org/acme/lib/maven-metadata.xml", "version") == ["1.0"]
 
 
-@pytest.mark.parametrize(("policy", "version", "words"), [("release", "1.0-SNAPSHOT", "takes releases"), ("snapshot", "1.0", "takes snapshots")])
+@pytest.mark.parametrize(
+    ("policy", "version", "words"), [("release", "1.0-SNAPSHOT", "takes releases"), ("snapshot", "1.0", "takes snapshots")]
+)
 def test_mvn_says_that_a_version_is_of_the_wrong_kind(desk: Desk, plugins: Path, policy: str, version: str, words: str) -> None:
     maven = Maven(desk, plugins, version_policy=policy)
     maven.project("lib", {"pom.xml": pom("lib", version)} | java("Lib", '"one"'))
@@ -108,14 +113,30 @@ def test_without_the_login_a_private_repository_gives_nothing(maven: Maven) -> N
     maven.project("lib", {"pom.xml": pom("lib", "1.0")} | java("Lib", '"one"'))
     maven.deploy("lib")
     maven.forget()
-    stranger = maven.desk.file("stranger.xml", maven.settings.read_text().replace("correct-horse", "wrong").encode())
-    nobody = maven.desk.file("nobody.xml", maven.settings.read_text().replace("<id>arkvory</id><username>", "<id>x</id><username>").encode())
+    told = maven.settings.read_bytes()
+    stranger = maven.desk.file("stranger.xml", told.replace(b"correct-horse", b"wrong"))
+    nobody = maven.desk.file("nobody.xml", told.replace(b"<id>arkvory</id><username>", b"<id>x</id><username>"))
     maven.project("app", {"pom.xml": pom("app", "1.0", dependencies("lib:1.0"))} | java("App", "Lib.say()"))
     for settings in (stranger, nobody):
         printed = maven.mvn("app", "compile", settings=settings, check=False)
         assert "401" in printed or "Unauthorized" in printed, printed[-3000:]
         assert maven.got("lib/1.0/*.jar") == []
         maven.forget()
+
+
+def test_first_files_of_many_versions_sent_at_once_all_arrive(desk: Desk) -> None:
+    """HO-MVN-2, by curl: 50 fresh versions of a new artifact, jar, sources and pom of each."""
+    url = desk.server.repository("parallel", "maven")
+    lines = [f'user = "{":".join(desk.server.admin)}"']
+    for number in range(50):
+        for ending in (".jar", "-sources.jar", ".pom"):
+            source = desk.file(f"{number}{ending}", f"{number}{ending}".encode())
+            lines += [f'upload-file = "{source}"', f'url = "{url}/org/acme/lib/1.{number}/lib-1.{number}{ending}"', 'output = "/dev/null"']
+    config = desk.file("config", "\n".join([*lines, 'write-out = "%{http_code}\\n"']).encode())
+    printed = desk.run("curl", "-sS", "--parallel", "--parallel-max", "60", "-K", config).stdout
+    assert printed.split() == ["201"] * 150
+    metadata = desk.server.get("/maven/parallel/org/acme/lib/maven-metadata.xml").text
+    assert re.findall("<version>(.*)</version>", metadata) == [f"1.{number}" for number in range(50)]
 
 
 def test_a_plugin_is_found_by_its_prefix(maven: Maven) -> None:

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from app.cluster import ownership
+from app.database import engines
 from app.errors import NotOwner
 from tests.conftest import MakeHouse, MakePause
 from tests.support.house import ADMIN, House
@@ -101,13 +102,16 @@ def test_a_predecessor_stopped_in_the_middle_of_a_publish_writes_nothing_when_it
     successor.close()
 
 
-def test_a_successor_waits_for_a_write_that_is_about_to_commit(house: House) -> None:
+def test_a_successor_waits_for_a_write_that_is_about_to_commit_longer_than_for_other_statements(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repository = house.repository()
     with house.parts.transactions.begin(repository) as transaction:
         break_session(house)
         successor = _second(house)
+        monkeypatch.setattr(engines._limit, "seconds", 0.4)
         taking = gevent.spawn(successor.parts.ownership.acquire, 5)
-        gevent.sleep(0.3)
+        gevent.sleep(0.8)
         assert not taking.ready()
         transaction.advance(repository, "content")
     taking.get(timeout=10)

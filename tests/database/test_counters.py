@@ -36,12 +36,8 @@ def deadlocks(house: House) -> int:
 def test_w1_counters_equal_sums_after_every_mix_of_greenlets_and_processes(house: House) -> None:
     for name in REPOSITORIES:
         house.repository(name)
-    others = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.mixer", house.url, str(house.folder), str(seed), "40", "4"], cwd=ROOT, stderr=subprocess.PIPE
-        )
-        for seed in (1, 2)
-    ]
+    program = [sys.executable, "-m", "tests.support.mixer", house.url, str(house.folder)]
+    others = [subprocess.Popen([*program, str(seed), "40", "4"], cwd=ROOT, stderr=subprocess.PIPE) for seed in (1, 2)]
     done = run_greenlets(house, 3, 40, 6)
     for other in others:
         _, complaints = gevent.get_hub().threadpool.apply(other.communicate)
@@ -111,14 +107,14 @@ def test_w1_batches_that_move_the_same_uploads_in_opposite_orders_never_wait_in_
     transactions: Transactions = house.parts.transactions
 
     def move(seed: int) -> None:
-        chance = random.Random(seed)  # noqa: S311
+        chance = random.Random(seed)
         for _ in range(25):
             chosen = chance.sample(ids, 20)
             with transactions.begin() as transaction:
                 transaction.settle_uploads({each: UploadState(chance.choice(["open", "published", "garbage"])) for each in chosen})
 
     def renew() -> None:
-        house.parts.admission.open_uploads.update({each: None for each in ids})  # type: ignore[dict-item]  # only the keys are used
+        house.parts.admission.open_uploads.update(dict.fromkeys(ids))  # type: ignore[dict-item]  # only the keys are used
         for _ in range(100):
             house.parts.admission.renew_leases()
         house.parts.admission.open_uploads.clear()
@@ -297,14 +293,17 @@ class TestStrictness:
     def test_a_wrong_digest_a_short_and_a_long_body_leave_nothing(self, house: House) -> None:
         house.repository()
         epochs = house.epochs()
-        for expected, body in ((Expected({"sha256": sha256(b"other")}), b"body"), (Expected(size=9), b"short"), (Expected(size=2), b"longer")):
-            with (
-                pytest.raises(ArkvoryError),
-                house.parts.publisher.begin(_target(), "a") as session,
-            ):
+
+        def send(expected: Expected, body: bytes) -> None:
+            with house.parts.publisher.begin(_target(), "a") as session:
                 receiver = session.receiver(expected)
                 receiver.feed(body)
                 receiver.finish()
+
+        wrong = Expected({"sha256": sha256(b"other")})
+        for expected, body in ((wrong, b"body"), (Expected(size=9), b"short"), (Expected(size=2), b"longer")):
+            with pytest.raises(ArkvoryError):
+                send(expected, body)
         assert house.counters() == {}
         assert house.epochs() == epochs
         house.assert_counted()

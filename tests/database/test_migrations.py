@@ -71,7 +71,10 @@ def test_0002_counts_every_upload_while_others_write(empty_database_url: str) ->
             with engine.begin() as connection:
                 upload = str(uuid.uuid4())
                 connection.execute(
-                    text("insert into arkvory_uploads (id, repository_id, status, bytes) values (cast(:id as uuid), :repository, 'open', 10)"),
+                    text(
+                        "insert into arkvory_uploads (id, repository_id, status, bytes) "
+                        "values (cast(:id as uuid), :repository, 'open', 10)"
+                    ),
                     {"id": upload, "repository": number},
                 )
                 gevent.sleep(0.001)
@@ -89,7 +92,9 @@ def test_0002_counts_every_upload_while_others_write(empty_database_url: str) ->
     gevent.joinall(writers, raise_error=True)
     engine.dispose()
     assert sum(each.get() for each in writers) > 20
-    counters = rows(empty_database_url, "select repository_id, status, bytes::bigint from arkvory_upload_bytes where bytes <> 0 order by 1, 2")
+    counters = rows(
+        empty_database_url, "select repository_id, status, bytes::bigint from arkvory_upload_bytes where bytes <> 0 order by 1, 2"
+    )
     sums = rows(empty_database_url, "select repository_id, status, sum(bytes)::bigint from arkvory_uploads group by 1, 2 order by 1, 2")
     assert counters == sums
 
@@ -98,7 +103,9 @@ def test_0002_waits_for_a_transaction_that_has_written_and_not_ended(empty_datab
     migrate.upgrade(empty_database_url, "0001")
     engine = create_engine(empty_database_url, poolclass=NullPool)
     with engine.connect() as writer:
-        writer.execute(text("insert into arkvory_uploads (id, repository_id, status, bytes) values (gen_random_uuid(), 1, 'published', 10)"))
+        writer.execute(
+            text("insert into arkvory_uploads (id, repository_id, status, bytes) values (gen_random_uuid(), 1, 'published', 10)")
+        )
         upgrade = gevent.spawn(migrate.upgrade, empty_database_url, "0002")
         gevent.sleep(0.3)
         assert not upgrade.ready()

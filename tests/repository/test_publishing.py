@@ -18,7 +18,6 @@ from tests.conftest import MakeHouse, MakePause
 from tests.support.house import ADMIN, House, sha256
 
 
-
 @pytest.fixture
 def files(house: House) -> int:
     return house.repository(public=True)
@@ -87,7 +86,7 @@ def test_w3_hundreds_of_publishes_race_the_cleanup_of_the_same_blobs_and_lose_no
     finished = gevent.event.Event()
 
     def come_and_go(name: str) -> None:
-        for number in range(35):
+        for number in range(25):
             body = f"shared {number % 2}".encode()
             house.publish(name, body)
             assert house.read(name) == body

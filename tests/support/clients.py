@@ -59,6 +59,11 @@ def _installed(name: str) -> bool:
     return done.returncode == 0 and done.stdout.count("install ok installed") == len(PACKAGES[name])
 
 
+def main() -> None:
+    """`python -m tests.support.clients`: the Debian packages that are missing for all clients' tests to run."""
+    print(*sorted({package for name in PACKAGES if not _installed(name) for package in PACKAGES[name]}))
+
+
 @functools.cache
 def _install(name: str) -> bool:
     """Once; False for whoever may not, or where the packages cannot be had."""
@@ -87,3 +92,7 @@ def run(
     )  # fmt: skip
     assert not check or done.returncode == 0, f"{' '.join([name, *arguments])} ended with {done.returncode}:\n{done.stdout}"
     return done
+
+
+if __name__ == "__main__":
+    main()

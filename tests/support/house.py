@@ -50,7 +50,7 @@ class House:
         parts = self.parts
         self.registry = Registry(parts.settings, parts.database, parts.transactions, parts.access)
         self.rules = Rules(parts.database, parts.transactions, parts.access)
-        self.users = Users(parts.database, parts.transactions, parts.identities)
+        self.users = Users(parts.database, parts.transactions, parts.identities, password_length=8)
         self.tokens = Tokens(parts.database, parts.transactions, parts.identities)
         if owns:
             parts.ownership.acquire(5)
@@ -82,10 +82,8 @@ class House:
         self.registry.update(ADMIN, repository, RepositoryChange(values))
 
     def user(self, name: str, *, administrator: bool = False) -> int:
-        made = self.rows(
-            "insert into arkvory_users (name, administrator) values (:name, :administrator) returning id", name=name, administrator=administrator
-        )
-        return int(made[0][0])
+        statement = "insert into arkvory_users (name, administrator) values (:name, :administrator) returning id"
+        return int(self.value(statement, name=name, administrator=administrator))
 
     def token(self, user: str, *permissions: str) -> str:
         """A token of that user; its secret."""

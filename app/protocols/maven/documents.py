@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, text
 
 from app.cache.snapshots import Snapshot
 from app.protocols.maven.inspection import KIND
-from app.protocols.maven.names import SIGNATURE, Coordinates, File, is_snapshot, parse
+from app.protocols.maven.names import SIGNATURE, SNAPSHOT, Coordinates, File, is_snapshot, parse
 from app.protocols.maven.versions import in_order
 
 # From here on a document takes longer to write than the loop may be kept from others.
@@ -51,9 +51,7 @@ class MetadataDocument:
         versions = [] if builds else connection.execute(_VERSIONS, parameters).all()
         return written(len(builds) + len(versions), lambda: self._document(parameters, builds, versions, plugins))
 
-    def _document(
-        self, names: dict[str, Any], builds: Sequence[Row[Any]], versions: Sequence[Row[Any]], plugins: Sequence[Tree]
-    ) -> bytes:
+    def _document(self, names: dict[str, Any], builds: Sequence[Row[Any]], versions: Sequence[Row[Any]], plugins: Sequence[Tree]) -> bytes:
         tree: list[tuple[str, str | Tree]] = []
         if builds:
             tree += [*_coordinates(names["owner"]), ("version", names["version"]), ("versioning", snapshot_versioning(builds))]
@@ -70,6 +68,7 @@ class MetadataDocument:
             "artifact": _package(segments),
             "owner": _package(segments[:-1]),
             "version": segments[-1],
+            "stem": f"{self.folder}/{_package(segments[:-1]).partition(':')[2]}-{segments[-1][: -len(SNAPSHOT)]}",
             "group": ".".join(segments) + ":",
             "group_end": ".".join(segments) + ";",
             "folder": self.folder + "/",
@@ -202,10 +201,10 @@ def _render(lines: list[str], tree: Tree, indent: str) -> None:
 
 
 # A signature alone is nothing to resolve.
-_CONTENT = f"a.path not like '%{SIGNATURE}'"
+_CONTENT = f"not a.withheld and a.path not like '%{SIGNATURE}'"
 _PLUGIN_ROWS = (
     "from arkvory_artifacts a where a.repository_id = :id and a.path > :folder and a.path < :folder_end "
-    f"and a.metadata ? '{KIND}' and a.metadata -> '{KIND}' ? 'plugin'"
+    f"and not a.withheld and a.metadata ? '{KIND}' and a.metadata -> '{KIND}' ? 'plugin'"
 )
 # Revisions of packages without files count too: what went must not leave the same number behind.
 _REVISION = text(
@@ -217,8 +216,19 @@ _REVISION = text(
 )
 _FILES = "from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id where p.repository_id = :id"
 _VERSIONS = text(f"select a.version, max(a.updated_at) as updated_at {_FILES} and p.name = :artifact and {_CONTENT} group by a.version")
-_BUILDS = text(f"select a.path, a.updated_at {_FILES} and p.name = :owner and a.version = :version")
+# Of thousands of builds only the newest file of each kind (what stands behind its version) comes over. Behind `stem` stands
+# `SNAPSHOT`, or a timestamp of 15 characters, a hyphen and a number; names that begin otherwise are no coordinates.
+_BUILDS = text(
+    "with files as (select a.path, a.updated_at, substr(a.path, length(:stem) + 1) as tail, not starts_with(a.path, :stem) as other "
+    f"{_FILES} and p.name = :owner and a.version = :version and not a.withheld), "
+    "split as (select *, upper(left(tail, 8)) = 'SNAPSHOT' as plain, ltrim(substr(tail, 17), '0123456789') as rest from files), "
+    "builds as (select *, case when other then path when plain then substr(tail, 9) else rest end as kind, "
+    "case when other or plain then to_char(updated_at at time zone 'UTC', 'YYYYMMDDHH24MISS') else left(tail, 8) || substr(tail, 10, 6) "
+    "end as moment, case when other or plain then 0 else cast(substr(tail, 17, length(tail) - 16 - length(rest)) as numeric) end as number "
+    "from split) select distinct on (kind) path, updated_at from builds order by kind, moment desc, number desc"
+)
 _PLUGINS = text(f"select a.path, a.metadata -> '{KIND}' -> 'plugin' as plugin {_PLUGIN_ROWS}")
 _ARCHETYPES = text(
-    f"select path from arkvory_artifacts where repository_id = :id and metadata ? '{KIND}' and metadata -> '{KIND}' ? 'archetype'"
+    "select path from arkvory_artifacts where repository_id = :id and not withheld "
+    f"and metadata ? '{KIND}' and metadata -> '{KIND}' ? 'archetype'"
 )

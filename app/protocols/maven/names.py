@@ -21,8 +21,8 @@ METADATA = "maven-metadata.xml"
 CATALOG = "archetype-catalog.xml"
 ALGORITHMS = ("md5", "sha1", "sha256", "sha512")
 SIGNATURE = ".asc"
+SNAPSHOT = "SNAPSHOT"
 
-_SNAPSHOT = "SNAPSHOT"
 _SIDECAR = re.compile(r"(.+)\.(md5|sha1|sha-?256|sha-?512)", re.IGNORECASE)
 _BUILD = re.compile(r"([0-9]{8}\.[0-9]{6})-([0-9]{1,18})(?=[-.])")
 _LOCKED = re.compile(r"(?:.*-)?[0-9]{8}\.[0-9]{6}-[0-9]+")
@@ -30,6 +30,7 @@ _LOCKED = re.compile(r"(?:.*-)?[0-9]{8}\.[0-9]{6}-[0-9]+")
 _EXTENSION = re.compile(r"\.(?![0-9]+(?:\.|$))([\w+~]+(?:\.[\w+~]+)*)")
 # Which dot ends a classifier cannot be known; endings of two parts that are in use are.
 _CLASSIFIED = re.compile(r"-(.+?)\.((?:(?:tar|cpio)\.)?\w+(?:\.(?:asc|sig|sigstore|sigstore\.json))?)")
+_PLAIN = re.compile(r"[A-Za-z0-9._+~-]+")
 # What separates coordinates for some client or file system, and what looks like it.
 _SEPARATORS = frozenset('/\\:"<>|?*[](){},;\u2044\u2215\u2216\u29f5\u29f8\u29f9\ua789\u2236')
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
@@ -101,7 +102,7 @@ def parse(path: str) -> Address:
 
 def is_snapshot(base_version: str) -> bool:
     """Whether a version is one that moves."""
-    return base_version.upper().endswith(_SNAPSHOT)
+    return base_version.upper().endswith(SNAPSHOT)
 
 
 def _main(path: str) -> File | Metadata | Catalog:
@@ -123,7 +124,7 @@ def _file(path: str) -> File:
     if any("." in each for each in groups):
         raise InvalidPath(f"the group in {path!r} has dots, which are slashes in a path (Ivy: m2compatible)")
     if _LOCKED.fullmatch(version):
-        raise InvalidPath(f"{version!r} is one build of a snapshot; its folder is named after the snapshot, as in 1.0-{_SNAPSHOT}")
+        raise InvalidPath(f"{version!r} is one build of a snapshot; its folder is named after the snapshot, as in 1.0-{SNAPSHOT}")
     group = ".".join(groups)
     coordinates = _coordinates(group, artifact, version, name)
     if coordinates is None and not _is_descriptor(artifact, version, name):
@@ -132,12 +133,14 @@ def _file(path: str) -> File:
 
 
 def _check(segment: str, path: str) -> None:
+    if set(segment) <= {"."}:
+        raise InvalidPath(f"{path!r} has a name of dots alone")
+    if _PLAIN.fullmatch(segment):
+        return
     # Compatibility forms too: a full-width slash is a slash to whoever normalises.
     for char in segment + unicodedata.normalize("NFKC", segment):
         if char in _SEPARATORS or unicodedata.category(char) in _UNSEEN:
             raise InvalidPath(f"{char!a} in {path!r} cannot be part of Maven coordinates")
-    if set(segment) <= {"."}:
-        raise InvalidPath(f"{path!r} has a name of dots alone")
 
 
 def _coordinates(group: str, artifact: str, version: str, name: str) -> Coordinates | None:
@@ -155,7 +158,7 @@ def _full_version(version: str, rest: str) -> tuple[str, str, int]:
     """The version that a file's name holds, with timestamp and build number where it has them; empty when it is another one."""
     if rest.startswith(version):
         return version, "", 0
-    stem = version[: -len(_SNAPSHOT)]
+    stem = version[: -len(SNAPSHOT)]
     if is_snapshot(version) and rest.startswith(stem) and (match := _BUILD.match(rest, len(stem))):
         return rest[: match.end()], match.group(1), int(match.group(2))
     return "", "", 0

@@ -18,7 +18,7 @@ from app.http.parts import parts
 from app.http.paths import encode_path
 from app.http.responses import document_response, etags_of, file_response
 from app.protocols.maven.documents import ArchetypeCatalog, MetadataDocument
-from app.protocols.maven.names import ALGORITHMS, SIGNATURE, Catalog, File, Metadata, Sidecar, parse
+from app.protocols.maven.names import ALGORITHMS, Catalog, File, Metadata, Sidecar, parse
 from app.protocols.maven.uploads import MOST_SIDECAR, check_metadata, compare_sidecar, read_small, store_file
 from app.repository.publishing import Target
 from app.repository.reading import Ask, Document, DocumentSource
@@ -175,7 +175,7 @@ def _doomed(target: Target, path: str) -> list[str]:
     """The paths to delete. Raises NotFound, and what a reader of the path may not know of."""
     snapshot = parts().reader.may_read(Ask(FORMAT, target.repository, path, target.caller))
     with parts().database.read() as connection:
-        found = _below(connection, snapshot.id, path) if path.endswith("/") else _beside(connection, snapshot.id, path)
+        found = _below(connection, snapshot.id, path) if path.endswith("/") else [path]
     if not found:
         raise NotFound(f"there is no {path!r} in repository {target.repository!r}")
     if len(found) > MOST_DELETED:
@@ -187,12 +187,6 @@ def _below(connection: Connection, repository_id: int, folder: str) -> list[str]
     statement = text("select path from arkvory_artifacts where repository_id = :id and path > :folder and path < :end limit :most")
     values = {"id": repository_id, "folder": folder, "end": folder[:-1] + "0", "most": MOST_DELETED + 1}
     return list(connection.execute(statement, values).scalars())
-
-
-def _beside(connection: Connection, repository_id: int, path: str) -> list[str]:
-    statement = text("select path from arkvory_artifacts where repository_id = :id and path in (:path, :signature)")
-    found = list(connection.execute(statement, {"id": repository_id, "path": path, "signature": path + SIGNATURE}).scalars())
-    return found if path in found else []
 
 
 # What they share

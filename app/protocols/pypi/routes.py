@@ -7,9 +7,10 @@ from typing import cast
 
 from flask import Blueprint, Response, redirect, request
 
-from app.errors import Conflict, Invalid, NotFound
+from app.errors import ArkvoryError, Conflict, Invalid, NotFound
 from app.http.addresses import public_base
 from app.http.bodies import body_reader, body_size, body_stream
+from app.http.errors import text_answer
 from app.http.identity import caller, log_fact
 from app.http.parts import parts
 from app.http.paths import encode_path
@@ -26,6 +27,7 @@ FORMAT = "pypi"
 blueprint = Blueprint(FORMAT, __name__, url_prefix="/pypi")
 
 MOST_REASON_BYTES = 2000
+MOST_STATUS_WORDS = 200
 
 # A client may keep what it got, but asks each time whether it still holds: the next request sees the commit.
 _FRESH = {"Cache-Control": "no-cache"}
@@ -102,6 +104,21 @@ def release_json(repository: str, project: str, version: str) -> Response:
 @blueprint.post("/<segment:repository>/legacy/")
 def upload(repository: str) -> Response:
     """An upload form as twine sends it; 200 is what clients take for success."""
+    try:
+        return _upload(repository)
+    except ArkvoryError as error:
+        return _refused(error)
+
+
+def _refused(error: ArkvoryError) -> Response:
+    """With the message in the status line too, where twine looks for it and nowhere else."""
+    answer = text_answer(error)
+    words = "".join(character if " " <= character <= "~" else "?" for character in error.message)
+    answer.status = f"{answer.status_code} {words[:MOST_STATUS_WORDS]}"
+    return answer
+
+
+def _upload(repository: str) -> Response:
     with parts().publisher.begin(_target(repository), None) as session:
         published = store_upload(session, body_stream(), request.headers.get("Content-Type"), body_size())
     return Response(f"{published.path} is stored\n", 200, content_type="text/plain; charset=utf-8")

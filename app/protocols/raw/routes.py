@@ -116,7 +116,8 @@ def _stored(published: Published) -> Response:
     headers = digest_headers(published.checksums) | {"ETag": f'"{published.sha256}"'}
     if published.created:
         headers["Location"] = request.environ["SCRIPT_NAME"] + request.path
-    return Response(status=201 if published.created else 204, headers=headers)
+        return Response(f"{published.path} is stored\n", 201, headers, content_type="text/plain; charset=utf-8")
+    return Response(status=204, headers=headers)
 
 
 def _disposition(found: Found) -> dict[str, str]:

@@ -44,7 +44,9 @@ def test_a_sidecar_belongs_to_the_file_before_it(given_: Coordinates, algorithm:
     assert address == Sidecar(algorithm, parse(given_.path), given_.path)
 
 
-@pytest.mark.parametrize("path", ["org/maven-metadata.xml", "org/acme/lib/maven-metadata.xml", "org/acme/lib/1-SNAPSHOT/maven-metadata.xml"])
+@pytest.mark.parametrize(
+    "path", ["org/maven-metadata.xml", "org/acme/lib/maven-metadata.xml", "org/acme/lib/1-SNAPSHOT/maven-metadata.xml"]
+)
 def test_metadata_lies_at_three_levels_with_its_sidecars(path: str) -> None:
     assert parse(path) == Metadata(path.rpartition("/")[0])
     assert parse(f"{path}.sha512") == Sidecar("sha512", parse(path), path)

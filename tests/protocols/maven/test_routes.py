@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
+import zipfile
 from collections import Counter
 
 import gevent
 import pytest
+from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from app.protocols.maven.names import ALGORITHMS
+from app.protocols.maven.uploads import MOST_METADATA
 from tests.protocols.maven.conftest import Room
 
 LIB = "org/acme/lib"
@@ -118,9 +122,6 @@ def test_a_folder_may_be_an_artifact_and_a_group(room: Room) -> None:
 
 
 def plugin_jar(group: str, artifact: str, prefix: str) -> bytes:
-    import io
-    import zipfile
-
     text = f"<plugin><groupId>{group}</groupId><artifactId>{artifact}</artifactId><goalPrefix>{prefix}</goalPrefix><mojos/></plugin>"
     with io.BytesIO() as buffer:
         with zipfile.ZipFile(buffer, "w") as archive:
@@ -142,9 +143,6 @@ def test_a_groups_plugins_are_those_of_its_jars_in_their_highest_version(room: R
 
 
 def test_the_catalog_lists_archetypes(room: Room) -> None:
-    import io
-    import zipfile
-
     assert values(room.get("archetype-catalog.xml"), "artifactId") == []
     with io.BytesIO() as buffer:
         with zipfile.ZipFile(buffer, "w") as archive:
@@ -173,9 +171,16 @@ def test_a_file_is_served_with_checksums_validators_and_ranges(room: Room) -> No
     assert room.get(f"{jar('1.0')}.SHA-256").text == hashlib.sha256(data).hexdigest()
 
 
-def test_a_signature_is_a_file_with_checksums_of_its_own(room: Room) -> None:
-    room.stored(jar("1.0"), jar("1.0", ".jar.asc"))
+def test_a_signature_is_a_file_with_checksums_of_its_own_and_may_come_first(room: Room) -> None:
+    room.stored(jar("1.0", ".jar.asc"), jar("1.0"))
     assert_sidecars_are_right(room, jar("1.0", ".jar.asc"))
+
+
+def test_a_snapshot_with_other_bytes_loses_the_signature_of_the_old_ones(room: Room) -> None:
+    path = f"{LIB}/1.0-SNAPSHOT/lib-1.0-SNAPSHOT.jar"
+    room.stored(path, f"{path}.asc")
+    assert room.put(path, b"other").status_code == 200
+    assert room.get(f"{path}.asc").status_code == 404
 
 
 @pytest.mark.parametrize("form", ["{}", "{}\n", "{}  lib-1.0.jar", "{} *lib-1.0.jar\n", "SHA1(lib-1.0.jar)= {}", "sha1 (lib-1.0.jar) = {}"])
@@ -196,7 +201,9 @@ def test_a_checksum_before_its_file_is_taken_and_forgotten(room: Room) -> None:
     assert_sidecars_are_right(room, jar("1.0"))
 
 
-@pytest.mark.parametrize(("body", "status"), [(b"", 400), (b"abc", 400), (b"0" * 41, 400), (b"0" * 40 + b" " + b"1" * 40, 400), (b"0" * 2000, 413)])
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"", 400), (b"abc", 400), (b"0" * 41, 400), (b"0" * 40 + b" " + b"1" * 40, 400), (b"0" * 2000, 413)]
+)
 def test_what_is_no_checksum_is_refused(room: Room, body: bytes, status: int) -> None:
     room.stored(jar("1.0"))
     assert room.put(f"{jar('1.0')}.sha1", body).status_code == status
@@ -269,10 +276,17 @@ def test_nobody_writes_without_a_login_not_even_what_is_not_kept(room: Room) -> 
 @pytest.mark.parametrize(
     "path",
     [
-        "lib.jar", "org/acme/lib/1.0/other.jar", "org/acme/lib/1.0%2F2/lib-1.0%2F2.jar", "org/acme/lib/1:0/lib-1:0.jar", "maven-metadata.xml",
-        "org/acme/lib/1.0/lib-1.0.jar.sha1.sha1", "org/acme/lib/..%2F..%2Fx/lib-1.0.jar", "org/acme/lib/1.0/", "org/acme/lib/1%EF%BC%8F0/lib-1%EF%BC%8F0.jar",
+        "lib.jar",
+        "org/acme/lib/1.0/other.jar",
+        "org/acme/lib/1.0%2F2/lib-1.0%2F2.jar",
+        "org/acme/lib/1:0/lib-1:0.jar",
+        "maven-metadata.xml",
+        "org/acme/lib/1.0/lib-1.0.jar.sha1.sha1",
+        "org/acme/lib/..%2F..%2Fx/lib-1.0.jar",
+        "org/acme/lib/1.0/",
+        "org/acme/lib/1%EF%BC%8F0/lib-1%EF%BC%8F0.jar",
     ],
-)  # fmt: skip
+)
 def test_a_path_that_is_no_coordinate_is_refused_and_holds_nothing(room: Room, path: str) -> None:
     assert room.put(path).status_code == 400
     assert room.get(path).status_code in (400, 404)
@@ -280,11 +294,11 @@ def test_a_path_that_is_no_coordinate_is_refused_and_holds_nothing(room: Room, p
 
 
 def test_names_in_other_scripts_are_kept(room: Room) -> None:
-    path = "орг/例/библиотека/1.0-β/библиотека-1.0-β-источники.jar"
+    path = "例/жук/библиотека/1.0-δ/библиотека-1.0-δ-日本.jar"
     room.stored(path)
     assert room.get(path).status_code == 200
-    assert values(room.get("орг/例/библиотека/maven-metadata.xml"), "version") == ["1.0-β"]
-    assert_sidecars_are_right(room, "орг/例/библиотека/maven-metadata.xml")
+    assert values(room.get("例/жук/библиотека/maven-metadata.xml"), "version") == ["1.0-δ"]
+    assert_sidecars_are_right(room, "例/жук/библиотека/maven-metadata.xml")
 
 
 def test_markup_in_names_is_escaped(room: Room) -> None:
@@ -297,7 +311,7 @@ def test_markup_in_names_is_escaped(room: Room) -> None:
     ("body", "status"),
     [
         (b"<metadata/>", 200),
-        (b'<?xml version="1.0" encoding="UTF-8"?><metadata><versioning><versions><version>99</version></versions></versioning></metadata>', 200),
+        (b"<metadata><versioning><versions><version>99</version></versions></versioning></metadata>", 200),
         (b'<!DOCTYPE m [<!ENTITY a "b">]><metadata>&a;</metadata>', 400),
         (b'<!DOCTYPE m SYSTEM "file:///etc/passwd"><metadata/>', 400),
         (b"<metadata>&unknown;</metadata>", 400),
@@ -328,13 +342,28 @@ class Endless:
         self.taken += len(piece)
         return piece if self.taken < 100_000_000 else b""
 
-    readline = readinto = None
+
+@pytest.mark.parametrize(
+    ("told", "most"), [({"CONTENT_LENGTH": "100000000"}, 0), ({"HTTP_TRANSFER_ENCODING": "chunked"}, MOST_METADATA + 2**20)]
+)
+def test_endless_metadata_is_refused_without_being_read_to_its_end(room: Room, told: dict[str, str], most: int) -> None:
+    body = Endless()
+    answer = room.request("PUT", f"{LIB}/maven-metadata.xml", environ_overrides={"wsgi.input": body} | told)
+    assert answer.status_code == 413
+    assert body.taken <= most
 
 
-def test_endless_metadata_is_refused_before_it_is_read(room: Room) -> None:
-    told = Endless()
-    assert room.request("PUT", f"{LIB}/maven-metadata.xml", input_stream=told, content_length=100_000_000).status_code == 413
-    assert told.taken == 0
+def test_what_is_withheld_stands_in_no_document(room: Room) -> None:
+    newer = BUILD.replace("061306-4", "061307-5")
+    room.stored(jar("1.0"), jar("1.1"), f"{BUILD}.jar", f"{newer}.jar", f"{newer}.zip")
+    room.put(jar("1.0", artifact="a-maven-plugin"), plugin_jar("org.acme", "a-maven-plugin", "a"))
+    held = [jar("1.1"), f"{newer}.jar", f"{newer}.zip", jar("1.0", artifact="a-maven-plugin")]
+    with room.parts.database.write() as connection:
+        connection.execute(text("update arkvory_artifacts set withheld = true where path = any(:paths)"), {"paths": held})
+    assert versions(room) == ["1.0", "1.53-SNAPSHOT"]
+    assert values(room.get(f"{LIB}/1.53-SNAPSHOT/maven-metadata.xml"), "value") == ["1.53-20200513.061306-4"]
+    for path in ("org/acme/maven-metadata.xml", "org/acme/a-maven-plugin/maven-metadata.xml"):
+        assert room.get(path).status_code == 404
 
 
 # Deleting
@@ -407,7 +436,8 @@ def test_of_many_who_deploy_different_bytes_one_succeeds(room: Room) -> None:
 def test_a_publication_of_gradle_with_its_module_file(room: Room) -> None:
     """Gradle 6 and later: each file with its four checksums, `.module` too, then the merged metadata."""
     base, mine = f"{LIB}/1.53-SNAPSHOT/lib-1.53-20200513.061306-1", b"<metadata><artifactId>lib</artifactId></metadata>"
-    files = {f"{base}.jar": b"jar", f"{base}.pom": b"pom", f"{base}.module": b'{"formatVersion": "1.1"}', f"{LIB}/1.53-SNAPSHOT/maven-metadata.xml": mine}
+    files = {f"{base}.jar": b"jar", f"{base}.pom": b"pom", f"{base}.module": b'{"formatVersion": "1.1"}'}
+    files[f"{LIB}/1.53-SNAPSHOT/maven-metadata.xml"] = mine
     for path, body in files.items():
         assert room.put(path, body).status_code in (200, 201)
         for algorithm in ALGORITHMS:

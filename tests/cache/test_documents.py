@@ -1,0 +1,163 @@
+"""C9: derived documents and their validators: equal ETags mean equal bytes, and a publish elsewhere leaves them valid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gevent
+import pytest
+from sqlalchemy import Connection, text
+
+from app.cache.snapshots import Snapshot
+from app.errors import NotFound
+from app.repository.publishing import NewFile, Package, Target
+from app.repository.reading import Ask, Document
+from tests.conftest import MakePause
+from tests.support.house import ADMIN, NOBODY, House
+
+
+@dataclass
+class Index:
+    """A document of one package: its files; `rendered` counts how often it was made."""
+
+    package: str
+    representation: str = "html"
+    content_type: str = "text/html"
+    rendered: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        return f"index {self.package}"
+
+    def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        statement = text("select revision from arkvory_packages where repository_id = :id and name = :name and artifacts > 0")
+        found = connection.execute(statement, {"id": snapshot.id, "name": self.package}).scalar()
+        return None if found is None else int(found)
+
+    def render(self, connection: Connection, snapshot: Snapshot) -> bytes:
+        self.rendered.append(self.package)
+        rows = connection.execute(
+            text(
+                "select a.path, b.digest from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+                "join arkvory_packages p on p.id = a.package_id where p.repository_id = :id and p.name = :name order by a.path"
+            ),
+            {"id": snapshot.id, "name": self.package},
+        )
+        return repr((snapshot.name, self.representation, [tuple(row) for row in rows])).encode()
+
+
+@pytest.fixture
+def house(house: House) -> House:
+    house.repository(public=True)
+    put(house, "one", "one/a", b"1")
+    put(house, "two", "two/a", b"1")
+    return house
+
+
+def put(house: House, package: str, path: str, body: bytes) -> None:
+    with house.parts.publisher.begin(Target("raw", "files", ADMIN), path) as session:
+        session.publish([NewFile(path, session.store(body), "text/plain")], package=Package(package, package))
+
+
+def get(house: House, source: Index, repository: str = "files", known: frozenset[str] = frozenset(), caller: Any = NOBODY) -> Document:
+    return house.parts.reader.document(Ask("raw", repository, f"{source.package}/", caller), source, known)
+
+
+def test_c9_equal_etags_mean_equal_bytes_and_other_bytes_another_etag(house: House) -> None:
+    bytes_of: dict[str, bytes] = {}
+    etags: list[str] = []
+
+    def note() -> None:
+        for name in ("one", "two"):
+            for representation in ("html", "json"):
+                try:
+                    document = get(house, Index(name, representation), caller=ADMIN)
+                except NotFound:
+                    continue
+                assert bytes_of.setdefault(document.etag, document.body) == document.body
+                etags.append(document.etag)
+
+    changes = [
+        lambda: None, lambda: put(house, "one", "one/a", b"2"), lambda: put(house, "one", "one/b", b"2"), lambda: house.delete("one/b"),
+        lambda: house.delete("one/a"), lambda: put(house, "one", "one/a", b"1"), lambda: house.change("files", public=False),
+        lambda: house.change("files", public=True), lambda: put(house, "two", "two/a", b"1"),
+    ]  # fmt: skip
+    for change in changes:
+        change()
+        note()
+        house.parts.cache.documents.clear()
+        note()
+    assert len(set(bytes_of)) > 8
+
+
+def test_c9_a_publish_elsewhere_leaves_the_validator_as_it_is_and_one_here_moves_it(house: House) -> None:
+    before = get(house, Index("one"))
+    put(house, "two", "two/b", b"new")
+    house.publish("no/package", b"x")
+    assert get(house, Index("one")) == before
+    put(house, "one", "one/b", b"new")
+    assert get(house, Index("one")).etag != before.etag
+
+
+def test_c9_a_validator_does_not_outlive_the_repository_s_name_nor_the_installation_s_incarnation(house: House) -> None:
+    before = get(house, Index("one")).etag
+    house.change("files", name="other")
+    renamed = get(house, Index("one"), "other").etag
+    house.rows("update arkvory_installation set incarnation = 'restored'")
+    house.parts.cache.documents.clear()
+    restored = get(house, Index("one"), "other").etag
+    assert len({before, renamed, restored}) == 3
+
+
+def test_c9_a_kept_document_and_a_known_validator_cost_no_rendering(house: House) -> None:
+    source = Index("one")
+    made = get(house, source)
+    before = house.parts.database.statements()
+    assert get(house, source) == made
+    assert (house.parts.database.statements(), source.rendered) == (before, ["one"])
+    house.parts.cache.documents.clear()
+    assert get(house, source, known=frozenset({made.etag})).etag == made.etag
+    assert source.rendered == ["one"]
+    # What was not made is not kept as if it were empty.
+    assert get(house, source) == made
+
+
+def test_c9_a_document_made_before_a_publish_and_kept_after_it_is_never_found(house: House, pause: MakePause) -> None:
+    source = Index("one")
+    stopped = pause(source, "render")
+    reader = gevent.spawn(get, house, source)
+    stopped.reached()
+    put(house, "one", "one/b", b"new")
+    stopped.go()
+    old = reader.get(timeout=10)
+    new = get(house, Index("one"))
+    assert b"one/b" in new.body
+    assert b"one/b" not in old.body
+    assert old.etag != new.etag
+
+
+def test_c9_rows_and_numbers_come_from_one_state(house: House, pause: MakePause) -> None:
+    """The revision was read; then something is published; the body is still that of the revision."""
+    source = Index("one")
+    stopped = pause(source, "revision")
+    reader = gevent.spawn(get, house, source)
+    stopped.reached()
+    put(house, "one", "one/b", b"new")
+    stopped.go()
+    assert b"one/b" not in reader.get(timeout=10).body
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_c8_an_old_permission_makes_no_new_document(house: House, pause: MakePause, warm: bool) -> None:
+    stopped = pause(house.parts.snapshots, "_read")
+    house.parts.cache.snapshots.clear()
+    reader = gevent.spawn(get, house, Index("one"))
+    stopped.reached()
+    house.change("files", public=False)
+    put(house, "one", "one/secret", b"new")
+    if warm:
+        get(house, Index("one"), caller=ADMIN)
+    stopped.go()
+    with pytest.raises(Exception, match="needs a login"):
+        reader.get(timeout=10)

@@ -1,0 +1,130 @@
+"""A blob store keeps whole files at their digest and row, and says in the house's words what fails."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from app.errors import CapacitySpent, Unavailable
+from app.storage.filesystem import FileStore
+from tests.support.house import sha256
+
+BODY = b"bytes"
+DIGEST = sha256(BODY)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "blobs")
+
+
+def incoming(store: FileStore, body: bytes = BODY):  # type: ignore[no-untyped-def]  # what a store gives is its own
+    made = store.create(uuid4())
+    made.write(body)
+    made.sync()
+    return made
+
+
+def test_what_was_placed_is_read_back_and_its_temporary_file_goes(store: FileStore) -> None:
+    made = incoming(store)
+    store.place(made, DIGEST, 7)
+    made.discard()
+    blob = store.open(DIGEST, 7)
+    assert (os.read(blob.fd, 100), blob.size) == (BODY, len(BODY))
+    blob.close()
+    blob.close()
+    assert list(store.temporary()) == []
+    assert store.holds(DIGEST, 7, len(BODY))
+    assert not store.holds(DIGEST, 7, len(BODY) + 1)
+    assert not store.holds(DIGEST, 8, len(BODY))
+
+
+def test_w3_it_can_be_placed_again_under_another_row_and_the_former_name_s_removal_does_not_matter(store: FileStore) -> None:
+    made = incoming(store)
+    store.place(made, DIGEST, 1)
+    store.remove(DIGEST, 1)
+    store.place(made, DIGEST, 2)
+    store.remove(DIGEST, 1)
+    made.discard()
+    blob = store.open(DIGEST, 2)
+    assert os.read(blob.fd, 100) == BODY
+    blob.close()
+
+
+def test_w3_without_hard_links_it_is_placed_all_the_same(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    made = incoming(store)
+    store.place(made, DIGEST, 1)
+    made.discard()
+    assert store.holds(DIGEST, 1, len(BODY))
+    assert list(store.temporary()) == []
+
+
+def test_w2_an_open_blob_stays_readable_after_its_removal_and_its_replacement(store: FileStore) -> None:
+    store.place(incoming(store), DIGEST, 1)
+    blob = store.open(DIGEST, 1)
+    store.place(incoming(store), DIGEST, 1)
+    store.remove(DIGEST, 1)
+    store.remove(DIGEST, 1)
+    assert os.read(blob.fd, 100) == BODY
+    blob.close()
+    with pytest.raises(FileNotFoundError):
+        store.open(DIGEST, 1)
+
+
+def test_discarding_leaves_nothing_at_any_step(store: FileStore) -> None:
+    for steps in range(3):
+        made = store.create(uuid4())
+        if steps > 0:
+            made.write(BODY)
+        if steps > 1:
+            store._second_name(made)
+        assert len(list(store.temporary())) >= 1
+        made.discard()
+        made.discard()
+        assert list(store.temporary()) == []
+
+
+def test_temporary_files_are_found_and_removed_by_their_upload(store: FileStore, tmp_path: Path) -> None:
+    upload = uuid4()
+    store._second_name(store.create(upload))
+    (tmp_path / "blobs" / "incoming" / "lost+found").touch()
+    assert set(store.temporary()) == {upload}
+    store.remove_temporary(upload)
+    store.remove_temporary(upload)
+    assert set(store.temporary()) == set()
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(28, CapacitySpent), (122, CapacitySpent), (5, Unavailable), (30, Unavailable), (13, Unavailable)]
+)
+def test_what_the_disk_says_becomes_the_house_s_words(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
+) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    made = store.create(uuid4())
+    monkeypatch.setattr(os, "write", fail)
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "rename", fail)
+    for action in (lambda: made.write(BODY), made.sync, lambda: store.place(made, DIGEST, 1)):
+        with pytest.raises(error):
+            action()
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(error):
+        store.create(uuid4())
+
+
+def test_a_blob_that_cannot_be_opened_is_not_taken_for_one_that_is_not_there(store: FileStore) -> None:
+    folder = store.address(DIGEST, 1).parent
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file where a folder should be")
+    with pytest.raises(Unavailable):
+        store.open(DIGEST, 1)
