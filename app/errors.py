@@ -7,6 +7,7 @@
     │   └── BodyCutShort     the body ended before its length
     ├── Unauthenticated      no credential, or a wrong one
     ├── Forbidden            a known identity without the right
+    │   └── Quarantined      withheld from everyone until someone releases it
     ├── NotFound             nothing there, or nothing that the caller may know of
     ├── Conflict             what is there forbids it
     │   ├── AlreadyExists
@@ -66,6 +67,10 @@ class Unauthenticated(ArkvoryError):
 
 class Forbidden(ArkvoryError):
     code = "forbidden"
+
+
+class Quarantined(Forbidden):
+    code = "quarantined"
 
 
 class NotFound(ArkvoryError):

@@ -19,9 +19,9 @@ __all__ = ["register"]
 
 def register(app: Flask) -> None:
     """Add the rooms of the API and its OpenAPI document. Call it after the other handlers of errors are registered."""
-    from app.api import artifacts, blueprints, operations, people, problems, repositories
+    from app.api import artifacts, blueprints, operations, people, problems, quarantine, repositories
 
     api = blueprints.Api(app)
-    for room in (repositories, artifacts, people, operations):
+    for room in (repositories, artifacts, quarantine, people, operations):
         api.register_blueprint(room.blueprint)
     problems.register(app)

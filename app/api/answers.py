@@ -42,9 +42,12 @@ def repository_document(repository: Repository) -> Document:
 
 
 def artifact_document(artifact: Artifact) -> Document:
-    """With the address of its bytes; nothing is ever quarantined in this release."""
+    """With the address of its bytes; `quarantine` is null unless it is held."""
     address = public_base(request) + FORMATS[artifact.format].file_address(artifact.repository) + encode_path(artifact.path)
-    return asdict(artifact) | {"quarantine": None, "url": address}
+    facts = asdict(artifact)
+    reason, trust, held_at = (facts.pop(name) for name in ("held", "trust", "held_at"))
+    held = None if reason is None else {"reason": reason, "trust": trust, "held_at": held_at}
+    return facts | {"quarantine": held, "url": address}
 
 
 def usage_document(usage: Usage) -> Document:

@@ -12,6 +12,7 @@ from app.access.rules import Rules
 from app.access.tokens import Tokens
 from app.http.parts import parts
 from app.repository.listing import Listing
+from app.repository.quarantine import Quarantine
 from app.repository.registry import Registry
 
 _KEY = "arkvory.management"
@@ -27,6 +28,7 @@ class Management:
     rules: Rules
     registry: Registry
     listing: Listing
+    quarantine: Quarantine
 
 
 def management() -> Management:
@@ -46,4 +48,5 @@ def _build() -> Management:
         rules=Rules(house.database, house.transactions, house.access),
         registry=Registry(house.settings, house.database, house.transactions, house.access),
         listing=Listing(house.database, house.access),
+        quarantine=Quarantine(house.database, house.transactions, house.access),
     )

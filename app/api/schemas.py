@@ -125,6 +125,36 @@ class RepositoryOut(Schema):
     url = fields.Url(metadata={"description": "where clients are pointed at"})
 
 
+class QuarantineOut(Schema):
+    reason = fields.String()
+    trust = fields.String()
+    held_at = Instant()
+
+
+class HoldIn(Schema):
+    reason = Words(required=True)
+    trust = Words(load_default="unknown", metadata={"description": "unknown, suspicious or malicious"})
+
+
+class HoldOut(QuarantineOut):
+    path = fields.String()
+    held_by = fields.String(allow_none=True)
+
+
+class NewHoldRuleIn(Schema):
+    pattern = Words(required=True, metadata={"description": "over the path; * stands for anything, slashes too"})
+    publisher = Words(load_default=None, allow_none=True, metadata={"description": "a user's name; null for anyone"})
+    reason = Words(required=True)
+
+
+class HoldRuleOut(Schema):
+    id = fields.Integer()
+    pattern = fields.String()
+    publisher = fields.String(allow_none=True)
+    reason = fields.String()
+    created_at = Instant()
+
+
 class ArtifactOut(Schema):
     path = fields.String()
     size = fields.Integer(metadata={"description": "bytes"})
@@ -135,7 +165,7 @@ class ArtifactOut(Schema):
     created_by = fields.String(allow_none=True)
     created_at = Instant()
     updated_at = Instant()
-    quarantine = fields.Raw(allow_none=True, metadata={"description": "null: nothing is held in this release"})
+    quarantine = fields.Nested(QuarantineOut, allow_none=True, metadata={"description": "null unless it is held"})
     url = fields.Url(metadata={"description": "where the bytes are"})
 
 

@@ -226,6 +226,27 @@ def delete_artifact(server: Server, repository: str, paths: tuple[str, ...]) -> 
         server.call("DELETE", "repositories", repository, "artifacts", *path.split("/"))
 
 
+@artifact.command("hold")
+@click.argument("repository")
+@click.argument("path")
+@click.option("--reason", required=True, help="What readers are told.")
+@click.option("--trust", type=click.Choice(("unknown", "suspicious", "malicious")), default="unknown", show_default=True)
+@on_server
+def hold_artifact(server: Server, repository: str, path: str, reason: str, trust: str) -> None:
+    """Put a path into quarantine; it leaves through no door until it is released."""
+    server.call("PUT", "repositories", repository, "artifacts", *path.split("/"), "quarantine", body={"reason": reason, "trust": trust})
+
+
+@artifact.command("release")
+@click.argument("repository")
+@click.argument("paths", nargs=-1, required=True)
+@on_server
+def release_artifacts(server: Server, repository: str, paths: tuple[str, ...]) -> None:
+    """Release paths from quarantine."""
+    for path in paths:
+        server.call("DELETE", "repositories", repository, "artifacts", *path.split("/"), "quarantine")
+
+
 @click.command("search")
 @click.argument("words")
 @_limit

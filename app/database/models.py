@@ -217,6 +217,8 @@ artifacts = Table(
     Column("package_id", BigInteger, ForeignKey("arkvory_packages.id")),
     Column("version", Text),
     Column("content_type", Text, nullable=False),
+    # A hold covers the path (arkvory_holds); kept in the same transactions, so that indexes leave it out by one condition.
+    Column("withheld", Boolean, nullable=False, server_default=text("false")),
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("created_by", BigInteger),
     _at("created_at"),
@@ -227,6 +229,32 @@ artifacts = Table(
     Index("ix_arkvory_artifacts_package", "package_id", "path", postgresql_where=text("package_id is not null")),
     # Plugins and archetypes: few among many.
     Index("ix_arkvory_artifacts_maven", "repository_id", "path", postgresql_where=text("metadata ? 'maven'")),
+)
+
+# Quarantine: by path, outliving the artifact (W5). `main_path` is the path that somebody held; the files beside it are covered too.
+holds = Table(
+    "arkvory_holds",
+    metadata,
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id"), primary_key=True),
+    Column("path", EXACT, primary_key=True),
+    Column("main_path", EXACT, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("trust", Text, nullable=False),
+    Column("held_by", BigInteger),
+    _at("held_at"),
+)
+
+# What is held as soon as it is published: `pattern` over the path, `publisher` a user's name or null for anyone.
+hold_rules = Table(
+    "arkvory_hold_rules",
+    metadata,
+    _id(),
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE"), nullable=False),
+    Column("pattern", EXACT, nullable=False),
+    Column("publisher", EXACT),
+    Column("reason", Text, nullable=False),
+    _at("created_at"),
+    Index(None, "repository_id"),
 )
 
 # File names that were used and may never be used again (PyPI: a file name is for ever).

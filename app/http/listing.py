@@ -55,7 +55,7 @@ class FolderListing:
         """The repository's content epoch; null for a folder without anything below it (the root is always there)."""
         row = connection.execute(
             text(
-                "select r.content_epoch, exists (select 1 from arkvory_artifacts a where a.repository_id = r.id "
+                "select r.content_epoch, exists (select 1 from arkvory_artifacts a where a.repository_id = r.id and not a.withheld "
                 "and a.path > :folder and a.path < :end) as filled from arkvory_repositories r where r.id = :id"
             ),
             {"id": snapshot.id, "folder": self.folder, "end": self.folder[:-1] + "0"},

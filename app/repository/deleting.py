@@ -98,7 +98,7 @@ def _with_companions(format_name: str, paths: Sequence[str]) -> list[str]:
 def _artifacts(connection: Connection, repository_id: int, paths: Sequence[str]) -> Sequence[Row[Any]]:
     return connection.execute(
         text(
-            "select a.id, a.path, a.blob_id, a.upload_id, a.package_id, b.digest, p.name as package from arkvory_artifacts a "
+            "select a.id, a.path, a.blob_id, a.upload_id, a.package_id, a.withheld, b.digest, p.name as package from arkvory_artifacts a "
             "join arkvory_blobs b on b.id = a.blob_id left join arkvory_packages p on p.id = a.package_id "
             "where a.repository_id = :id and a.path = any(:paths)"
         ),
@@ -122,7 +122,7 @@ def _leave_packages(transaction: Transaction, rows: Sequence[Row[Any]], revision
         return
     transaction.order.reach(Step.PACKAGE)
     for _, package_id in packages:
-        gone = sum(1 for row in rows if row.package_id == package_id) if leaving else 0
+        gone = sum(1 for row in rows if row.package_id == package_id and not row.withheld) if leaving else 0
         transaction.connection.execute(
             text("update arkvory_packages set revision = :revision, artifacts = artifacts - :gone where id = :id"),
             {"revision": revision, "gone": gone, "id": package_id},

@@ -41,7 +41,7 @@ class Page:
 
 _QUERY = text(
     "select a.path, b.size, b.digest, a.updated_at from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
-    "where a.repository_id = :id and a.path > :after and a.path < :end order by a.path limit :limit"
+    "where a.repository_id = :id and not a.withheld and a.path > :after and a.path < :end order by a.path limit :limit"
 )
 
 

@@ -14,14 +14,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from app.access.authority import Authority
-from app.access.decision import READ, Access, Grant
+from app.access.decision import MANAGE, READ, Access, Grant
 from app.access.identity import Caller, Identity
 from app.access.rules import find_repository
 from app.access.visibility import APPLIES, KNOWN, subject
 from app.cache.snapshots import EPOCHS, FACTS, Snapshot, snapshot_of
 from app.database.engines import Database
 from app.database.paging import Page
-from app.errors import NotFound
+from app.errors import Forbidden, NotFound, Quarantined, Unauthenticated
 from app.repository.names import PATH_BYTES
 
 # Most paths that one page of a search looks at, and most repositories.
@@ -47,6 +47,10 @@ class Artifact:
     created_by: str | None
     created_at: datetime
     updated_at: datetime
+    # Shown to those who may manage the repository; others do not see what is held at all.
+    held: str | None
+    trust: str | None
+    held_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Listing:
         with self._database.consistent() as connection:
             snapshot = find_repository(connection, caller, repository)
             grant = self._access.grant_now(connection, caller, snapshot, READ)
-            pages = _Pages(connection, wanted, limit)
+            pages = _Pages(connection, wanted, limit, held_too=self._manages(connection, caller, snapshot))
             pages.ended = pages.read(snapshot, grant, after)
         return pages.page()
 
@@ -93,9 +97,18 @@ class Listing:
             row = connection.execute(
                 text(f"{_ARTIFACTS} where a.repository_id = :id and a.path = :path"), {"id": snapshot.id, "path": path}
             ).first()
-        if row is None:
-            raise NotFound(f"there is no {path!r} in repository {repository!r}")
+            if row is None:
+                raise NotFound(f"there is no {path!r} in repository {repository!r}")
+            if row.held is not None and not self._manages(connection, caller, snapshot):
+                raise Quarantined(f"{path!r} is held in quarantine: {row.held}")
         return _artifact(snapshot, row)
+
+    def _manages(self, connection: Connection, caller: Caller, snapshot: Snapshot) -> bool:
+        """Whether the caller may see what is held, to release it."""
+        try:
+            return self._access.grant_now(connection, caller, snapshot, MANAGE).whole
+        except (Forbidden, NotFound, Unauthenticated):
+            return False
 
     def format(self, caller: Caller, repository: str) -> str:
         """The format of a repository that the caller may know of. Raises NotFound or Unauthenticated."""
@@ -142,8 +155,9 @@ def _grant(row: Row[Any], identity: Identity | None) -> Grant:
 class _Pages:
     """Fills one page from the ranges of paths that may be read, within a bound on the paths looked at."""
 
-    def __init__(self, connection: Connection, wanted: Filter, limit: int) -> None:
+    def __init__(self, connection: Connection, wanted: Filter, limit: int, *, held_too: bool = False) -> None:
         self._connection = connection
+        self._held_too = held_too
         self._wanted = wanted
         self._limit = limit
         self._left = LOOKED_AT
@@ -185,6 +199,7 @@ class _Pages:
         return self._connection.execute(
             text(
                 f"{_ARTIFACTS} where a.repository_id = :id and a.path {'>' if strictly else '>='} :low and a.path < :high "
+                f"{'' if self._held_too else 'and not a.withheld '}"
                 "order by a.path limit :batch"
             ),
             {"id": repository_id, "low": low, "high": high, "batch": batch},
@@ -227,9 +242,10 @@ def _artifact(snapshot: Snapshot, row: Row[Any]) -> Artifact:
 
 
 _ARTIFACTS = (
-    "select a.path, b.size, b.digest, a.content_type, p.name as package, a.version, u.name as created_by, a.created_at, a.updated_at "
+    "select a.path, b.size, b.digest, a.content_type, p.name as package, a.version, u.name as created_by, a.created_at, a.updated_at, "
+    "h.reason as held, h.trust, h.held_at "
     "from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id left join arkvory_packages p on p.id = a.package_id "
-    "left join arkvory_users u on u.id = a.created_by"
+    "left join arkvory_users u on u.id = a.created_by left join arkvory_holds h on h.repository_id = a.repository_id and h.path = a.path"
 )
 _BYTES = text("select status, bytes from arkvory_upload_bytes where repository_id = :id")
 _COUNTS = text(

@@ -34,6 +34,7 @@ from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, Precond
 from app.repository.blobs import Blobs, BlobVanished
 from app.repository.formats import FORMATS, check_version_policy, is_written_once, write_policy
 from app.repository.names import check_path
+from app.repository.quarantine import apply_rules, held_paths
 from app.repository.reading import check_online
 from app.storage import BlobStore
 from app.upload.admission import Admission, Reservation
@@ -101,6 +102,7 @@ class _Current:
     package_id: int | None
     size: int
     updated_at: datetime
+    withheld: bool
 
     def may_be(self, digest: str | None, size: int | None) -> bool:
         """Whether these are the same bytes, as far as is known of those that come."""
@@ -295,15 +297,18 @@ class Publisher:
                 _check_policy(connection, now, settings, offer, current)
             _check_for_repetition(now, settings, files, currents)
             stale = _stale_companions(connection, now, files, currents)
+            apply_rules(connection, now, [each.path for each in files], target.caller)
+            held = held_paths(connection, snapshot.id, [each.path for each in files])
             epochs = transaction.advance(snapshot.id, "content", paths=[each.path for each in files])
-            new = sum(1 for each in currents if each is None) - len(stale)
+            before = sum(1 for each in (*currents, *stale) if each is not None and not each.withheld)
+            new = len(files) - len(held) - before
             package_id = _touch_package(transaction, snapshot.id, package, epochs.content, new)
             self._blobs.take(transaction, blob_ids, [each.blob_id for each in (*currents, *stale) if each is not None])
             gone = [each.upload_id for each in stale]
             connection.execute(text("delete from arkvory_artifacts where repository_id = :id and upload_id = any(:gone)"),
                                {"id": snapshot.id, "gone": gone})  # fmt: skip
             published = [
-                _write_artifact(connection, snapshot.id, each, blob_id, package_id, target.caller, created=current is None)
+                _write_artifact(connection, _Place(snapshot.id, blob_id, package_id, each.path in held), each, target.caller, current)
                 for each, blob_id, current in zip(files, blob_ids, currents, strict=True)
             ]
             states = {each.received.reservation.id: UploadState("published", each.received.size) for each in files}
@@ -315,7 +320,7 @@ class Publisher:
 def _current(connection: Connection, repository_id: int, path: str) -> _Current | None:
     row = connection.execute(
         text(
-            "select a.blob_id, b.digest, a.upload_id, a.package_id, b.size, a.updated_at "
+            "select a.blob_id, b.digest, a.upload_id, a.package_id, b.size, a.updated_at, a.withheld "
             "from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.repository_id = :id and a.path = :path"
         ),
         {"id": repository_id, "path": path},
@@ -386,7 +391,7 @@ def _was_used(connection: Connection, repository_id: int, path: str) -> bool:
 def _touch_package(
     transaction: Transaction, repository_id: int, package: Package | None, revision: int, new: int
 ) -> int | None:
-    """Make or find the package's row, move its revision (C9) and count the `new` files."""
+    """Make or find the package's row, move its revision (C9) and count the `new` files that its indexes show."""
     if package is None:
         return None
     transaction.order.reach(Step.PACKAGE)
@@ -394,8 +399,8 @@ def _touch_package(
         transaction.connection.execute(
             text(
                 "insert into arkvory_packages as p (repository_id, name, display_name, artifacts, revision) "
-                "values (:repository, :name, :display, :new, :revision) on conflict (repository_id, name) do update "
-                "set revision = excluded.revision, artifacts = p.artifacts + excluded.artifacts, "
+                "values (:repository, :name, :display, greatest(:new, 0), :revision) on conflict (repository_id, name) do update "
+                "set revision = excluded.revision, artifacts = p.artifacts + :new, "
                 "display_name = excluded.display_name returning id"
             ),
             {
@@ -409,32 +414,41 @@ def _touch_package(
     )
 
 
-def _write_artifact(
-    connection: Connection, repository_id: int, file: NewFile, blob_id: int, package_id: int | None, caller: Caller, *, created: bool
-) -> Published:
+@dataclass(frozen=True)
+class _Place:
+    """Where a file's row belongs, and whether a hold covers it."""
+
+    repository_id: int
+    blob_id: int
+    package_id: int | None
+    withheld: bool
+
+
+def _write_artifact(connection: Connection, place: _Place, file: NewFile, caller: Caller, current: _Current | None) -> Published:
     row: Row[Any] = connection.execute(
         _ARTIFACT_UPSERT,
         {
-            "repository": repository_id,
+            "repository": place.repository_id,
             "path": file.path,
-            "blob": blob_id,
+            "blob": place.blob_id,
             "upload": file.received.reservation.id,
-            "package": package_id,
+            "package": place.package_id,
+            "withheld": place.withheld,
             "version": file.version,
             "content_type": file.content_type,
             "metadata": _json(file.metadata),
             "by": caller.user_id if caller.user_id > 0 else None,
         },
     ).one()
-    return Published(file.path, created, file.received.sha256, file.received.checksums, row.updated_at)
+    return Published(file.path, current is None, file.received.sha256, file.received.checksums, row.updated_at)
 
 
 _ARTIFACT_UPSERT = text(
-    "insert into arkvory_artifacts (repository_id, path, blob_id, upload_id, package_id, version, content_type, metadata, created_by) "
-    "values (:repository, :path, :blob, :upload, :package, :version, :content_type, cast(:metadata as jsonb), :by) "
+    "insert into arkvory_artifacts (repository_id, path, blob_id, upload_id, package_id, version, content_type, metadata, created_by, withheld) "
+    "values (:repository, :path, :blob, :upload, :package, :version, :content_type, cast(:metadata as jsonb), :by, :withheld) "
     "on conflict (repository_id, path) do update set blob_id = excluded.blob_id, upload_id = excluded.upload_id, "
     "package_id = excluded.package_id, version = excluded.version, content_type = excluded.content_type, "
-    "metadata = excluded.metadata, created_by = excluded.created_by, "
+    "metadata = excluded.metadata, created_by = excluded.created_by, withheld = excluded.withheld, "
     # Seconds are all that Last-Modified has: other bytes always get a later one.
     "updated_at = greatest(clock_timestamp(), date_trunc('second', arkvory_artifacts.updated_at) + interval '1 second') "
     "returning updated_at"

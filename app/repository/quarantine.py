@@ -22,6 +22,7 @@ from app.cache.changes import Transaction, Transactions
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
+from app.database.paging import Page, page
 from app.errors import Invalid, NotFound
 from app.repository.formats import FORMATS
 from app.repository.names import check_path
@@ -87,16 +88,16 @@ class Quarantine:
                 text("delete from arkvory_holds where repository_id = :id and main_path = :path"), {"id": snapshot.id, "path": path}
             )
 
-    def holds(self, caller: Caller, repository: str, limit: int, after: str = "") -> list[Hold]:
+    def holds(self, caller: Caller, repository: str, limit: int, after: str = "") -> Page[Hold]:
         """What is held, by path, behind `after`."""
         with self._database.consistent() as connection:
             snapshot = find_repository(connection, caller, repository)
             self._access.require_whole(connection, caller, snapshot, MANAGE)
             rows = connection.execute(
                 text(f"{_HOLDS} and h.path = h.main_path and h.path > :after order by h.path limit :limit"),
-                {"id": snapshot.id, "after": after, "limit": limit},
+                {"id": snapshot.id, "after": after, "limit": limit + 1},
             )
-            return [Hold(*tuple(row)) for row in rows]
+            return page(rows.all(), limit, lambda row: Hold(*tuple(row)), lambda row: (row.path,))
 
     # -- rules
 
@@ -113,8 +114,8 @@ class Quarantine:
                 raise Invalid(f"a repository has at most {MOST_RULES} hold rules", field="pattern")
             row = connection.execute(
                 text(
-                    "insert into arkvory_hold_rules (repository_id, pattern, publisher, reason) values (:id, :pattern, :publisher, :reason) "
-                    "returning id, pattern, publisher, reason, created_at"
+                    "insert into arkvory_hold_rules (repository_id, pattern, publisher, reason) "
+                    "values (:id, :pattern, :publisher, :reason) returning id, pattern, publisher, reason, created_at"
                 ),
                 {"id": snapshot.id, "pattern": pattern, "publisher": publisher, "reason": reason},
             ).one()
@@ -184,6 +185,14 @@ def apply_rules(connection: Connection, snapshot: Snapshot, paths: Iterable[str]
         if rule is not None:
             covered = [(each, path) for each in covered_paths(snapshot.format, path)]
             write_holds(connection, snapshot.id, covered, rule.reason, TRUST[0], None)
+
+
+def held_paths(connection: Connection, repository_id: int, paths: Sequence[str]) -> frozenset[str]:
+    """Which of these paths a hold covers."""
+    rows = connection.execute(
+        text("select path from arkvory_holds where repository_id = :id and path = any(:paths)"), {"id": repository_id, "paths": list(paths)}
+    )
+    return frozenset(rows.scalars())
 
 
 def write_holds(

@@ -23,7 +23,7 @@ from app.cache.snapshots import Snapshot, Snapshots, read_snapshot
 from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
-from app.errors import NotFound, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
+from app.errors import NotFound, Quarantined, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
 from app.storage import BlobStore, OpenBlob
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,9 @@ class Gate:
     metadata: Mapping[str, Any]
     created_at: datetime
     updated_at: datetime
+    # Why it is withheld, and what is thought of it; null when it is not.
+    held: str | None = None
+    trust: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class Reader:
         if self._may_use_memory(judged, ask.caller):
             kept = self._kept_gate(judged, ask.path)
             if kept is not None:
-                return Found(judged.snapshot, kept)
+                return _passed(Found(judged.snapshot, kept))
             if self._known_absent(judged, ask.path):
                 raise _absent(ask)
         return self._load_gate(judged, ask)
@@ -265,11 +268,12 @@ class Reader:
                 self._cache.absences.put(key, True, tags=tags)
             raise _absent(ask)
         gate = Gate(
-            ask.path, row.blob_id, row.digest, row.size, row.checksums, row.content_type, row.metadata, row.created_at, row.updated_at
-        )
+            ask.path, row.blob_id, row.digest, row.size, row.checksums, row.content_type, row.metadata, row.created_at, row.updated_at,
+            row.reason, row.trust,
+        )  # fmt: skip
         if keep:
             self._cache.gates.put(key, gate, tags=tags)
-        return Found(snapshot, gate)
+        return _passed(Found(snapshot, gate))
 
     def _forget_gate(self, found: Found) -> None:
         epochs = self._cache.effective(found.snapshot.id, found.snapshot.epochs)
@@ -284,8 +288,9 @@ _NUMBERS_FROM = "from arkvory_repositories r cross join arkvory_installation i l
 _GATE_QUERY = text(
     # `details` are for documents; gates are kept by the thousand.
     f"select {_NUMBERS}, a.content_type, a.metadata - 'details' as metadata, a.created_at, a.updated_at, "
-    f"b.id as blob_id, b.digest, b.size, b.checksums {_NUMBERS_FROM} "
+    f"b.id as blob_id, b.digest, b.size, b.checksums, h.reason, h.trust {_NUMBERS_FROM} "
     "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
+    "left join arkvory_holds h on h.repository_id = r.id and h.path = :path "
     "where r.id = :id and r.deleted_at is null"
 )
 _NUMBERS_QUERY = text(f"select {_NUMBERS}, i.incarnation {_NUMBERS_FROM} where r.id = :id and r.deleted_at is null")
@@ -327,6 +332,13 @@ def _hidden(error: NotFound, ask: Ask) -> NotFound | Unauthenticated:
     if ask.caller.identity is None:
         return needs_login(ask.repository)
     return error
+
+
+def _passed(found: Found) -> Found:
+    """The gate's last word. Raises Quarantined, with the reason."""
+    if found.gate.held is not None:
+        raise Quarantined(f"{found.gate.path!r} is held in quarantine: {found.gate.held}")
+    return found
 
 
 def _absent(ask: Ask) -> NotFound:

@@ -138,7 +138,7 @@ _FILES = text(
     "select a.path, a.version, a.updated_at, b.size, b.digest, "
     f"a.metadata ->> '{REQUIRES_PYTHON}' as requires_python, a.metadata ->> '{YANKED}' as yanked "
     "from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id join arkvory_blobs b on b.id = a.blob_id "
-    "where p.repository_id = :id and p.name = :project"
+    "where p.repository_id = :id and p.name = :project and not a.withheld"
 )
 _DETAILS = text(f"select path, metadata -> '{DETAILS}' as details from arkvory_artifacts where repository_id = :id and path = any(:paths)")
 
