@@ -444,7 +444,8 @@ def _write_artifact(connection: Connection, place: _Place, file: NewFile, caller
 
 
 _ARTIFACT_UPSERT = text(
-    "insert into arkvory_artifacts (repository_id, path, blob_id, upload_id, package_id, version, content_type, metadata, created_by, withheld) "
+    "insert into arkvory_artifacts (repository_id, path, blob_id, upload_id, package_id, version, content_type, "
+    "metadata, created_by, withheld) "
     "values (:repository, :path, :blob, :upload, :package, :version, :content_type, cast(:metadata as jsonb), :by, :withheld) "
     "on conflict (repository_id, path) do update set blob_id = excluded.blob_id, upload_id = excluded.upload_id, "
     "package_id = excluded.package_id, version = excluded.version, content_type = excluded.content_type, "

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from sqlalchemy import Connection, Row, text
 
@@ -128,17 +128,19 @@ class Reader:
         return self._load_gate(judged, ask)
 
     def open_blob(self, ask: Ask, found: Found) -> tuple[Found, OpenBlob]:
-        """Open the bytes. A blob that went since the gate was kept is asked for once more, from the database."""
-        try:
-            return found, self._store.open(found.gate.digest, found.gate.blob_id)
-        except FileNotFoundError:
-            self._forget_gate(found)
-        found = self._decide_again(ask)
-        try:
-            return found, self._store.open(found.gate.digest, found.gate.blob_id)
-        except FileNotFoundError:
-            log.error("blob %s-%s of %s/%s is missing on the disk", found.gate.digest, found.gate.blob_id, ask.repository, ask.path)
-            raise Unavailable("the bytes of this artifact are missing on the server; tell its administrator", retry_after=60) from None
+        """Open the bytes. When they went since the gate was kept, the database is asked what the path points at now."""
+        while True:
+            try:
+                return found, self._store.open(found.gate.digest, found.gate.blob_id)
+            except FileNotFoundError:
+                self._forget_gate(found)
+            known, found = found, self._decide_again(ask)
+            if known.gate.blob_id == found.gate.blob_id:
+                self._missing(ask, found)
+
+    def _missing(self, ask: Ask, found: Found) -> NoReturn:
+        log.error("blob %s-%s of %s/%s is missing on the disk", found.gate.digest, found.gate.blob_id, ask.repository, ask.path)
+        raise Unavailable("the bytes of this artifact are missing on the server; tell its administrator", retry_after=60)
 
     # -- documents
 

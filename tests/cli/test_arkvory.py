@@ -195,6 +195,11 @@ def test_a_command_does_not_touch_a_database_that_another_server_owns(server: Se
 
 def test_without_a_server_and_a_database_the_embedded_one_is_used_and_stopped(tmp_path: Path) -> None:
     folder = tmp_path / "data"
+    refused = arkvory("repo", "list", check=False, ARKVORY_DATA_DIR=str(folder))
+    assert refused.returncode == 1
+    assert "there is no data" in refused.stderr
+    assert not folder.exists()
+    assert "from nothing to" in arkvory("db", "upgrade", ARKVORY_DATA_DIR=str(folder)).stdout
     made = arkvory("repo", "create", "files", "--format", "raw", "--json", ARKVORY_DATA_DIR=str(folder))
     assert document(made)["name"] == "files"
     assert not (folder / "postgres" / "postmaster.pid").exists()

@@ -133,7 +133,7 @@ def test_first_files_of_many_versions_sent_at_once_all_arrive(desk: Desk) -> Non
             source = desk.file(f"{number}{ending}", f"{number}{ending}".encode())
             lines += [f'upload-file = "{source}"', f'url = "{url}/org/acme/lib/1.{number}/lib-1.{number}{ending}"', 'output = "/dev/null"']
     config = desk.file("config", "\n".join([*lines, 'write-out = "%{http_code}\\n"']).encode())
-    printed = desk.run("curl", "-sS", "--parallel", "--parallel-max", "60", "-K", config).stdout
+    printed = desk.run("curl", "-sS", "--no-progress-meter", "--parallel", "--parallel-max", "60", "-K", config).stdout
     assert printed.split() == ["201"] * 150
     metadata = desk.server.get("/maven/parallel/org/acme/lib/maven-metadata.xml").text
     assert re.findall("<version>(.*)</version>", metadata) == [f"1.{number}" for number in range(50)]
