@@ -210,6 +210,15 @@ class Cleanup:
                 ),
                 {"kept": RELEASED_KEPT_SECONDS},
             )
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.UPLOADS)
+            # Rows of nothing, of repositories that are gone: capacity is summed over all rows.
+            transaction.connection.execute(
+                text(
+                    "delete from arkvory_upload_bytes c where c.bytes = 0 "
+                    "and not exists (select 1 from arkvory_repositories r where r.id = c.repository_id)"
+                )
+            )
 
     def _purge_cache_rows(self) -> None:
         try:
