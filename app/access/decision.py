@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from app.access.identity import Caller, Identities, Identity
 from app.cache import keys
-from app.cache.snapshots import Snapshot
+from app.cache.snapshots import Snapshot, unknown_repository
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
@@ -87,7 +87,7 @@ def _explained(snapshot: Snapshot, identity: Identity, permission: str, grants: 
         or any(not grants(each).empty for each in PERMISSIONS)
     )
     if not knows:
-        return NotFound(f"there is no repository {snapshot.name!r}, or you may not know of it")
+        return unknown_repository(snapshot.name)
     limit = " with this token" if not _token_allows(snapshot, identity, permission) else ""
     return Forbidden(f"{identity.name!r} has no {permission} permission here{limit} (repository {snapshot.name!r})")
 

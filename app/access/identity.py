@@ -25,11 +25,12 @@ from app.cache import keys
 from app.cache.single import SingleFlight
 from app.cache.store import Cache
 from app.database.engines import Database
-from app.errors import Unauthenticated
+from app.errors import Unauthenticated, Unavailable
 
 TOKEN_PREFIX = "arkv_"
 WRONG = "wrong user name, password or token"
 PASSWORD_CHECKS_AT_ONCE = 2
+PASSWORD_WAIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +137,20 @@ class Passwords:
         self._cache.passwords.put(key, verdict, lifetime=None if verdict else 30.0)
         return verdict
 
-    def waste(self, password: str) -> None:
-        """As long as a real check takes, so that the answer's delay does not tell which names exist."""
+    def waste(self, credential: bytes, password: str) -> None:
+        """The whole way of a wrong password, so that the answer's delay does not tell which names exist."""
         if self._nobody is None:
             self._nobody = self.hash(secrets.token_hex(16))
-        self._verify(self._nobody, password)
+        self.matches(credential, password, self._nobody)
 
     def _verify(self, stored: str, password: str) -> bool:
-        with self._slots:
+        if not self._slots.acquire(timeout=PASSWORD_WAIT_SECONDS):
+            raise Unavailable("many logins are being checked; try again shortly")
+        try:
             verdict: bool = gevent.get_hub().threadpool.apply(self._check, (stored, password))
             return verdict
+        finally:
+            self._slots.release()
 
     def _check(self, stored: str, password: str) -> bool:
         try:
@@ -209,7 +214,7 @@ class Identities:
         with self._database.read() as connection:
             row = connection.execute(text(f"{_USER_QUERY} where u.name = :name"), {"name": credential.name}).first()
         if row is None or row.password_hash is None:
-            self.passwords.waste(credential.secret)
+            self.passwords.waste(digest, credential.secret)
             raise Unauthenticated(WRONG)
         if not self.passwords.matches(digest, credential.secret, row.password_hash) or row.disabled:
             raise Unauthenticated(WRONG)

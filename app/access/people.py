@@ -105,7 +105,8 @@ class Users:
         check_name(name, "user")
         check_password(password, self._password_length)
         with self._database.read() as connection:
-            self._authority.administrator(connection, caller)
+            if self._authority.administrator(connection, caller).token is not None and administrator:
+                raise _lasting()
         hashed = self._identities.passwords.hash(password)
         with self._transactions.begin() as transaction:
             self._authority.administrator(transaction.connection, caller)
@@ -177,11 +178,17 @@ class Users:
         identity = self._authority.signed_in(connection, caller)
         if identity.administrator:
             self._authority.unlimited(identity)
+            if identity.token is not None and (change.administrator or change.password is not None):
+                raise _lasting()
         elif identity.name != name or change.disabled is not None or change.administrator is not None:
             raise Forbidden(f"{identity.name!r} is not an administrator")
         elif identity.token is not None:
             # Otherwise a token could make itself as much as its owner, and outlive its own end.
             raise Forbidden("a password is changed with the former password, not with a token")
+
+
+def _lasting() -> Forbidden:
+    return Forbidden("what outlives a token is not given with one: log in with the password to make administrators or set passwords")
 
 
 class Groups:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from flask import request
+
 from app.access.people import UserChange
 from app.access.tokens import NewToken
 from app.api.answers import Document, page_document
@@ -26,6 +28,7 @@ from app.api.schemas import (
     listed,
 )
 from app.errors import NotFound
+from app.http.addresses import public_base
 from app.http.identity import caller
 
 blueprint = Blueprint("people", "Users, groups and tokens")
@@ -60,7 +63,7 @@ def list_users(query: dict[str, Any]) -> Document:
 def create_user(body: dict[str, Any]) -> Created:
     """Create a user (administrators)"""
     user = management().users.create(caller(), body["name"], body["password"], administrator=body["administrator"])
-    return user, 201, {"Location": f"{PREFIX}/users/{user.name}"}
+    return user, 201, {"Location": f"{public_base(request)}{PREFIX}/users/{user.name}"}
 
 
 @blueprint.route("/users/<name>")
@@ -102,7 +105,7 @@ def list_groups(query: dict[str, Any]) -> Document:
 def create_group(body: dict[str, Any]) -> Created:
     """Create a group (administrators)"""
     group = management().groups.create(caller(), body["name"])
-    return group, 201, {"Location": f"{PREFIX}/groups/{group.name}"}
+    return group, 201, {"Location": f"{public_base(request)}{PREFIX}/groups/{group.name}"}
 
 
 @blueprint.route("/groups/<name>")
@@ -151,7 +154,7 @@ def list_tokens(query: dict[str, Any]) -> Document:
 def create_token(body: dict[str, Any]) -> Created:
     """Create a token of one's own; its secret is shown in this answer only"""
     token, secret = management().tokens.create(caller(), NewToken(**body))
-    return asdict(token) | {"token": secret}, 201, {"Location": f"{PREFIX}/tokens/{token.id}"}
+    return asdict(token) | {"token": secret}, 201, {"Location": f"{public_base(request)}{PREFIX}/tokens/{token.id}"}
 
 
 @blueprint.route("/tokens/<int:id>")

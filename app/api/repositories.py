@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from flask import request
+
 from app.access.rules import NewRule
 from app.api.answers import Document, page_document, repository_document, usage_document
 from app.api.blueprints import PREFIX, Blueprint
@@ -20,6 +22,7 @@ from app.api.schemas import (
     UsageOut,
     listed,
 )
+from app.http.addresses import public_base
 from app.http.identity import caller
 from app.repository.registry import NewRepository, RepositoryChange
 
@@ -43,7 +46,7 @@ def list_repositories(query: dict[str, Any]) -> Document:
 def create_repository(body: dict[str, Any]) -> Created:
     """Create a repository"""
     made = repository_document(management().registry.create(caller(), NewRepository(**body)))
-    return made, 201, {"Location": f"{PREFIX}/repositories/{made['name']}"}
+    return made, 201, {"Location": f"{public_base(request)}{PREFIX}/repositories/{made['name']}"}
 
 
 @blueprint.route("/repositories/<name>")

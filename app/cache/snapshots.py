@@ -148,6 +148,11 @@ class Snapshots:
         log.warning("cache rows cannot be used: %s", error)
 
 
+def unknown_repository(name: str) -> NotFound:
+    """The same words for what is not there and for what the caller may not know of."""
+    return NotFound(f"there is no repository {name!r} at this address, or you may not know of it")
+
+
 def read_snapshot(connection: Connection, tenant: str, name: str) -> Snapshot:
     """Straight from the repository's row. Raises NotFound."""
     row = connection.execute(
@@ -155,7 +160,7 @@ def read_snapshot(connection: Connection, tenant: str, name: str) -> Snapshot:
         {"tenant": tenant, "name": name},
     ).first()
     if row is None:
-        raise NotFound(f"there is no repository {name!r}")
+        raise unknown_repository(name)
     return snapshot_of(row)
 
 

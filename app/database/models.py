@@ -145,6 +145,8 @@ repositories = Table(
     _at("created_at"),
     _at("updated_at"),
     _at("deleted_at", nullable=True),
+    # The latest date that a deleted artifact showed: what is stored after it gets a later second.
+    _at("last_date_deleted", nullable=True),
     CheckConstraint("status in ('online', 'offline', 'maintenance')", name="status"),
     CheckConstraint("kind in ('hosted', 'proxy', 'group')", name="kind"),
     CheckConstraint("quota_bytes >= 0", name="quota"),
@@ -223,6 +225,8 @@ artifacts = Table(
     Column("created_by", BigInteger),
     _at("created_at"),
     _at("updated_at"),
+    # What Last-Modified says: like `updated_at`, but never twice the same second for other bytes.
+    _at("dated_at"),
     CheckConstraint("octet_length(path) between 1 and 1024", name="path"),
     UniqueConstraint("repository_id", "path"),
     Index(None, "blob_id"),

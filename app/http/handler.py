@@ -72,8 +72,14 @@ class Handler:
         if not connection.buffer and not self._await_request(patience):
             return None
         self._at, self._began = time.time(), time.monotonic()
-        deadline = self._began + self._settings.header_seconds
-        searched = 0
+        self._server.listening[self] = None
+        try:
+            return self._whole_head(self._began + self._settings.header_seconds)
+        finally:
+            self._server.listening.pop(self, None)
+
+    def _whole_head(self, deadline: float) -> bytes | None:
+        connection, searched = self._connection, 0
         while True:
             _drop_empty_line(connection.buffer)
             end = connection.buffer.find(_END, max(searched - 3, 0))

@@ -99,6 +99,9 @@ def parse_head(data: bytes, max_headers: int) -> Head:
     return head
 
 
+METHODS = frozenset({b"GET", b"HEAD", b"PUT", b"POST", b"DELETE", b"PATCH", b"OPTIONS"})
+
+
 def _request_line(line: bytes) -> Head:
     if len(line) > MAX_REQUEST_LINE:
         raise BadHead(414, f"the request line is longer than {MAX_REQUEST_LINE} bytes")
@@ -106,6 +109,9 @@ def _request_line(line: bytes) -> Head:
     if len(words) != 3 or not _TOKEN.fullmatch(words[0]):
         raise BadHead(400, "the request line is malformed")
     method, target, version = words
+    if method not in METHODS:
+        # Names of methods are labels of metrics: nobody may make up new ones.
+        raise BadHead(501, "the method is not one of those that are known here")
     known = _VERSION.fullmatch(version)
     if known is None:
         raise BadHead(400, "the request line names no HTTP version")

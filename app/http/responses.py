@@ -89,7 +89,8 @@ def _fields(etag: str, last_modified: datetime | None, content_type: str, header
     fields["ETag"] = quote_etag(etag)
     fields["Accept-Ranges"] = "bytes"
     if last_modified is not None:
-        fields["Last-Modified"] = http_date(last_modified)
+        # RFC 9110, 8.8.2.1: never later than the answer's own date.
+        fields["Last-Modified"] = http_date(min(last_modified.astimezone(UTC), datetime.now(UTC)))
     return fields
 
 

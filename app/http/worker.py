@@ -33,15 +33,21 @@ class Server(pywsgi.WSGIServer):  # type: ignore[misc]  # gevent has no types
         self.logger = logger
         self.trusted = networks(settings.trusted_proxies)
         self.idle: dict[Handler, None] = {}
+        # In the middle of a request's head, longest first.
+        self.listening: dict[Handler, None] = {}
         self.stopping = False
         self.request_id = request_ids()
         self.access_log = AccessLog() if settings.access_log else None
         super().__init__(listener, handler_class=Handler, **arguments)
 
     def handle(self, sock: Any, address: Any) -> None:
-        """Serve one connection. Whoever takes the last free place costs the longest idle one its own, so that the next finds room."""
-        if self.pool.full() and self.idle:
-            next(iter(self.idle)).stop_waiting()
+        """Serve one connection. Whoever takes the last free place costs the longest idle one its own, so that the next finds room.
+
+        Without an idle one it is the one that has been sending its head for longest: a byte of a head is no title to a place.
+        """
+        waiting = self.idle or self.listening
+        if self.pool.full() and waiting:
+            next(iter(waiting)).stop_waiting()
         Handler(sock, address, self).handle()
 
     def wants_places(self) -> bool:

@@ -11,6 +11,7 @@ import logging
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from sqlalchemy import text
 from app.cluster import localserver
 from app.database import embedded, migrate
 from app.database.embedded import EmbeddedPostgres
-from app.errors import ArkvoryError, NotOwner
+from app.errors import ArkvoryError, DatabaseAway
 from app.http.parts import Parts
 from app.jobs.periodic import PeriodicJobs
 from config import Settings
@@ -68,17 +69,23 @@ class Lifecycle:
         self._jobs = PeriodicJobs(house)
         self._worker: Any = None
         self._release: gevent.Greenlet | None = None
+        self._revive: Callable[[], None] = lambda: None
 
     def start(self, worker: Any = None) -> None:
         """Everything before the first request. Ends the process, saying why, when it must not serve."""
         self._worker = worker
         embedded_database = getattr(worker, "embedded_database", None)
         if embedded_database is not None:
-            self._jobs.add(REVIVE_SECONDS, Reviver(self._house.settings, embedded_database))
+            self._revive = Reviver(self._house.settings, embedded_database)
+            self._jobs.add(REVIVE_SECONDS, self._revive)
         logging.basicConfig(level=self._house.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
             self._wait_for_database()
             self.own()
+        except DatabaseAway as error:
+            # The master tries again: the database may only be away for long.
+            log.error("cannot start yet: %s", error)
+            sys.exit(1)
         except ArkvoryError as error:
             log.error("cannot start: %s", error)
             sys.exit(CANNOT_START)
@@ -123,13 +130,12 @@ class Lifecycle:
                 with self._house.database.read() as connection:
                     connection.execute(text("select 1"))
                 return
-            except NotOwner:
-                raise
             except ArkvoryError as error:
                 if time.monotonic() > deadline:
-                    raise
+                    raise DatabaseAway(error.message) from error
                 log.warning("waiting for the database: %s", error.__cause__ or error)
-                gevent.sleep(1)
+            self._revive()
+            gevent.sleep(1)
 
     def _replace_process(self) -> None:
         """Ownership is lost and PostgreSQL answers again: gunicorn starts a fresh process in place of this one."""

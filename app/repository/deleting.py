@@ -10,13 +10,13 @@ from sqlalchemy import Connection, Row, text
 
 from app.access.decision import DELETE, WRITE, Access, needs_login
 from app.cache.changes import Transaction, Transactions, UploadState
-from app.cache.snapshots import Snapshot, read_snapshot
+from app.cache.snapshots import Snapshot, read_snapshot, unknown_repository
 from app.database.engines import Database
 from app.database.locks import Step
-from app.errors import NotAllowedHere, NotFound, PreconditionFailed
+from app.errors import NotAllowedHere, NotFound
 from app.repository.blobs import Blobs
 from app.repository.formats import FORMATS, write_policy
-from app.repository.publishing import Conditions, Target
+from app.repository.publishing import Conditions, Target, delete_rows
 from app.repository.reading import check_online
 
 
@@ -40,7 +40,7 @@ class Editor:
             epochs = transaction.advance(now.id, "content", paths=[row.path for row in rows])
             _leave_packages(transaction, rows, epochs.content)
             self._blobs.let_go(transaction, sorted({row.blob_id for row in rows}))
-            connection.execute(text("delete from arkvory_artifacts where id = any(:ids)"), {"ids": [row.id for row in rows]})
+            delete_rows(connection, now.id, [row.upload_id for row in rows])
             if FORMATS[now.format].names_are_for_ever:
                 _remember_names(connection, now.id, rows)
             transaction.settle_uploads({row.upload_id: UploadState("garbage") for row in rows})
@@ -83,7 +83,7 @@ def _read(connection: Connection, target: Target) -> Snapshot:
     try:
         snapshot = read_snapshot(connection, target.tenant, target.repository)
         if snapshot.format != target.format:
-            raise NotFound(f"there is no {target.format} repository {target.repository!r}")
+            raise unknown_repository(target.repository)
     except NotFound as error:
         if target.caller.identity is None:
             raise needs_login(target.repository) from None
@@ -111,8 +111,7 @@ def _check_present(rows: Sequence[Row[Any]], paths: Sequence[str], conditions: C
     for path in paths:
         if path not in digests:
             raise NotFound(f"there is no {path!r}")
-        if conditions.if_match and not conditions.if_match & {"*", digests[path]}:
-            raise PreconditionFailed(f"{path!r} is not what it was (If-Match)")
+        conditions.check(path, digests[path])
 
 
 def _leave_packages(transaction: Transaction, rows: Sequence[Row[Any]], revision: int, *, leaving: bool = True) -> None:

@@ -27,7 +27,7 @@ from sqlalchemy import Connection, Row, text
 from app.access.decision import WRITE, Access, needs_login
 from app.access.identity import Caller
 from app.cache.changes import Transaction, Transactions, UploadState
-from app.cache.snapshots import Snapshot, read_snapshot
+from app.cache.snapshots import Snapshot, read_snapshot, unknown_repository
 from app.database.engines import Database
 from app.database.locks import Step
 from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed, Unavailable
@@ -42,14 +42,23 @@ from app.upload.places import Places
 from app.upload.receiving import Expected, Received, Receiver
 
 PLACING_TRIES = 5
+MOST_CONTENT_TYPE = 255
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the client demands of the present state; ETags unquoted, `*` for any."""
+    """What the client demands of the present state; ETags unquoted, `*` for any. Null: it demands nothing; empty: nothing fulfils it."""
 
-    if_match: frozenset[str] = frozenset()
-    if_none_match: frozenset[str] = frozenset()
+    if_match: frozenset[str] | None = None
+    if_none_match: frozenset[str] | None = None
+
+    def check(self, path: str, digest: str | None) -> None:
+        """Raises PreconditionFailed; `digest` is what the path points at, null for nothing."""
+        present = frozenset() if digest is None else frozenset({"*", digest})
+        if self.if_none_match is not None and self.if_none_match & present:
+            raise PreconditionFailed(f"{path!r} exists already (If-None-Match)")
+        if self.if_match is not None and not self.if_match & present:
+            raise PreconditionFailed(f"{path!r} is not what it was (If-Match)")
 
 
 @dataclass(frozen=True)
@@ -237,7 +246,7 @@ class Publisher:
         try:
             snapshot = read_snapshot(connection, target.tenant, target.repository)
             if snapshot.format != target.format:
-                raise NotFound(f"there is no {target.format} repository {target.repository!r}")
+                raise unknown_repository(target.repository)
         except NotFound as error:
             if target.caller.identity is None:
                 raise needs_login(target.repository) from None
@@ -260,6 +269,8 @@ class Publisher:
         """Place the blobs, then publish in one transaction; again when cleanup took a blob in between (W3)."""
         for each in files:
             check_path(each.path)
+            if not each.content_type.isascii() or not each.content_type.isprintable() or len(each.content_type) > MOST_CONTENT_TYPE:
+                raise Invalid(f"the content type of {each.path!r} is not one", field="Content-Type")
         if len({each.path for each in files}) != len(files):
             raise Invalid("two files of one upload have the same name")
         for attempt in range(PLACING_TRIES):
@@ -304,9 +315,7 @@ class Publisher:
             new = len(files) - len(held) - before
             package_id = _touch_package(transaction, snapshot.id, package, epochs.content, new)
             self._blobs.take(transaction, blob_ids, [each.blob_id for each in (*currents, *stale) if each is not None])
-            gone = [each.upload_id for each in stale]
-            connection.execute(text("delete from arkvory_artifacts where repository_id = :id and upload_id = any(:gone)"),
-                               {"id": snapshot.id, "gone": gone})  # fmt: skip
+            delete_rows(connection, snapshot.id, [each.upload_id for each in stale])
             published = [
                 _write_artifact(connection, _Place(snapshot.id, blob_id, package_id, each.path in held), each, target.caller, current)
                 for each, blob_id, current in zip(files, blob_ids, currents, strict=True)
@@ -315,6 +324,18 @@ class Publisher:
             states |= {each.upload_id: UploadState("garbage") for each in (*currents, *stale) if each is not None}
             transaction.settle_uploads(states)
         return published
+
+
+def delete_rows(connection: Connection, repository_id: int, upload_ids: Sequence[Any]) -> None:
+    """Delete the artifacts of these uploads, and remember the latest date that they showed."""
+    connection.execute(
+        text(
+            "with gone as (delete from arkvory_artifacts where repository_id = :id and upload_id = any(:uploads) returning dated_at) "
+            "update arkvory_repositories r set last_date_deleted = greatest(r.last_date_deleted, (select max(dated_at) from gone)) "
+            "where r.id = :id and exists (select 1 from gone)"
+        ),
+        {"id": repository_id, "uploads": list(upload_ids)},
+    )
 
 
 def _current(connection: Connection, repository_id: int, path: str) -> _Current | None:
@@ -357,10 +378,7 @@ def _check_policy(
 ) -> None:
     """Preconditions first: a client that sent one wants to hear about it."""
     path, conditions = offer.path, offer.conditions
-    if conditions.if_none_match and current is not None and conditions.if_none_match & {"*", current.digest}:
-        raise PreconditionFailed(f"{path!r} exists already (If-None-Match)")
-    if conditions.if_match and (current is None or not conditions.if_match & {"*", current.digest}):
-        raise PreconditionFailed(f"{path!r} is not what it was (If-Match)")
+    conditions.check(path, None if current is None else current.digest)
     check_version_policy(snapshot.format, settings, path)
     if not is_written_once(snapshot.format, settings, path):
         return
@@ -445,13 +463,16 @@ def _write_artifact(connection: Connection, place: _Place, file: NewFile, caller
 
 _ARTIFACT_UPSERT = text(
     "insert into arkvory_artifacts (repository_id, path, blob_id, upload_id, package_id, version, content_type, "
-    "metadata, created_by, withheld) "
-    "values (:repository, :path, :blob, :upload, :package, :version, :content_type, cast(:metadata as jsonb), :by, :withheld) "
+    "metadata, created_by, withheld, dated_at) "
+    "values (:repository, :path, :blob, :upload, :package, :version, :content_type, cast(:metadata as jsonb), :by, :withheld, "
+    "greatest(clock_timestamp(), (select date_trunc('second', r.last_date_deleted) + interval '1 second' "
+    "from arkvory_repositories r where r.id = :repository))) "
     "on conflict (repository_id, path) do update set blob_id = excluded.blob_id, upload_id = excluded.upload_id, "
     "package_id = excluded.package_id, version = excluded.version, content_type = excluded.content_type, "
     "metadata = excluded.metadata, created_by = excluded.created_by, withheld = excluded.withheld, "
+    "updated_at = clock_timestamp(), "
     # Seconds are all that Last-Modified has: other bytes always get a later one.
-    "updated_at = greatest(clock_timestamp(), date_trunc('second', arkvory_artifacts.updated_at) + interval '1 second') "
+    "dated_at = greatest(clock_timestamp(), date_trunc('second', arkvory_artifacts.dated_at) + interval '1 second') "
     "returning updated_at"
 )
 

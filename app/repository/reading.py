@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Row, text
 from app.access.decision import READ, Access, needs_login
 from app.access.identity import Caller
 from app.cache import keys
-from app.cache.snapshots import Snapshot, Snapshots, read_snapshot
+from app.cache.snapshots import Snapshot, Snapshots, read_snapshot, unknown_repository
 from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
@@ -52,6 +52,7 @@ class Gate:
     content_type: str
     metadata: Mapping[str, Any]
     created_at: datetime
+    # What Last-Modified says: for other bytes always another second.
     updated_at: datetime
     # Why it is withheld, and what is thought of it; null when it is not.
     held: str | None = None
@@ -289,7 +290,7 @@ _NUMBERS = (
 _NUMBERS_FROM = "from arkvory_repositories r cross join arkvory_installation i left join arkvory_users u on u.id = :user"
 _GATE_QUERY = text(
     # `details` are for documents; gates are kept by the thousand.
-    f"select {_NUMBERS}, a.content_type, a.metadata - 'details' as metadata, a.created_at, a.updated_at, "
+    f"select {_NUMBERS}, a.content_type, a.metadata - 'details' as metadata, a.created_at, a.dated_at as updated_at, "
     f"b.id as blob_id, b.digest, b.size, b.checksums, h.reason, h.trust {_NUMBERS_FROM} "
     "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
     "left join arkvory_holds h on h.repository_id = r.id and h.path = :path "
@@ -318,7 +319,7 @@ def _validator(seen: Seen, incarnation: str, source: DocumentSource, revision: i
 
 def _check_format(snapshot: Snapshot, ask: Ask) -> None:
     if snapshot.format != ask.format:
-        raise NotFound(f"there is no {ask.format} repository {ask.repository!r}")
+        raise unknown_repository(ask.repository)
 
 
 def check_online(snapshot: Snapshot) -> None:

@@ -17,7 +17,7 @@ from app.access.identity import Caller
 from app.access.rules import find_repository
 from app.access.visibility import KNOWN, subject
 from app.cache.changes import Transaction, Transactions
-from app.cache.snapshots import Snapshot
+from app.cache.snapshots import Snapshot, unknown_repository
 from app.cache.view import Epochs
 from app.database.engines import Database
 from app.database.locks import Step
@@ -256,5 +256,5 @@ def _shown(row: Row[Any]) -> Repository:
 def _read(connection: Connection, name: str) -> Repository:
     row = connection.execute(text(f"{_REPOSITORIES} and r.name = :name"), {"name": name}).first()
     if row is None:
-        raise NotFound(f"there is no repository {name!r}")
+        raise unknown_repository(name)
     return _shown(row)

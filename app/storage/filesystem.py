@@ -73,8 +73,10 @@ class IncomingFile:
             self._begun = self._written
 
     def sync(self) -> None:
+        """The end of writing: on the disk, and the descriptor given back (a form may bring many files)."""
         with _disk_errors():
             os.fsync(self._fd)
+        self.close()
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -98,6 +100,8 @@ class FileStore:
     def __init__(self, root: Path) -> None:
         self._incoming = root / "incoming"
         self._blobs = root / "sha256"
+        # Names are digests: nobody else on the machine needs to list them.
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self._incoming, self._blobs):
             folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self._incoming):

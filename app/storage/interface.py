@@ -31,7 +31,7 @@ class Incoming(Protocol):
     def write(self, piece: bytes | memoryview) -> None: ...
 
     def sync(self) -> None:
-        """On the disk, not only in the kernel's memory."""
+        """The end of writing: on the disk, not only in the kernel's memory."""
 
     def discard(self) -> None:
         """Close and remove; harmless after `BlobStore.place`."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import mimetypes
 
 from flask import Blueprint, Response, request
+from werkzeug.datastructures import ETags
 
 from app.errors import Invalid, InvalidPath
+from app.http.addresses import public_base
 from app.http.bodies import body_filler, body_size, body_stream
 from app.http.digests import announced, digest_headers
-from app.http.forms import FilePart, read_form
+from app.http.forms import FilePart, Limits, read_form
 from app.http.identity import caller, log_fact
 from app.http.listing import HARMLESS, folder_response
 from app.http.parts import parts
@@ -22,6 +24,8 @@ from app.upload.receiving import Expected
 
 blueprint = Blueprint("raw", __name__, url_prefix="/raw")
 
+MOST_CONTENT_TYPE = 255
+MOST_FILES = 100
 # What clients say when they have not been told what the body is.
 _UNTOLD = {"", "application/x-www-form-urlencoded"}
 
@@ -80,7 +84,7 @@ def post(repository: str, path: str) -> Response:
             target = check_path(folder + part.filename)
             files.append(NewFile(target, receiver.finish(), _known_type(part.content_type or "", target)))
 
-        read_form(body_stream(), request.headers.get("Content-Type"), receive)
+        read_form(body_stream(), request.headers.get("Content-Type"), receive, Limits(parts=MOST_FILES))
         if not files:
             raise Invalid("the form has no file")
         stored = session.publish(files)
@@ -96,26 +100,33 @@ def delete(repository: str, path: str) -> Response:
 
 def _known_type(told: str, path: str) -> str:
     """What the client said, else what the name's ending says."""
-    if told.partition(";")[0].strip().lower() not in _UNTOLD:
+    if is_header_value(told) and told.partition(";")[0].strip().lower() not in _UNTOLD:
         return told
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
 def _conditions() -> Conditions:
-    return Conditions(if_match=_tags("If-Match"), if_none_match=_tags("If-None-Match"))
+    """If-Match compares strongly: a weak tag matches nothing (RFC 9110, 13.1.1). If-None-Match compares weakly."""
+    return Conditions(
+        if_match=_tags("If-Match", request.if_match, weak=False), if_none_match=_tags("If-None-Match", request.if_none_match, weak=True)
+    )
 
 
-def _tags(header: str) -> frozenset[str]:
-    given = request.if_match if header == "If-Match" else request.if_none_match
+def _tags(header: str, given: ETags, *, weak: bool) -> frozenset[str] | None:
     if header not in request.headers:
-        return frozenset()
-    return frozenset({"*"}) if given.star_tag else frozenset(given.as_set())
+        return None
+    return frozenset({"*"}) if given.star_tag else frozenset(given.as_set(include_weak=weak))
+
+
+def is_header_value(value: str) -> bool:
+    """Whether it can stand in an answer's header as it is."""
+    return len(value) <= MOST_CONTENT_TYPE and value.isascii() and value.isprintable()
 
 
 def _stored(published: Published) -> Response:
     headers = digest_headers(published.checksums) | {"ETag": f'"{published.sha256}"'}
     if published.created:
-        headers["Location"] = request.environ["SCRIPT_NAME"] + request.path
+        headers["Location"] = public_base(request) + request.path
         return Response(f"{published.path} is stored\n", 201, headers, content_type="text/plain; charset=utf-8")
     return Response(status=204, headers=headers)
 
