@@ -109,9 +109,6 @@ def _request_line(line: bytes) -> Head:
     if len(words) != 3 or not _TOKEN.fullmatch(words[0]):
         raise BadHead(400, "the request line is malformed")
     method, target, version = words
-    if method not in METHODS:
-        # Names of methods are labels of metrics: nobody may make up new ones.
-        raise BadHead(501, "the method is not one of those that are known here")
     known = _VERSION.fullmatch(version)
     if known is None:
         raise BadHead(400, "the request line names no HTTP version")
@@ -120,6 +117,9 @@ def _request_line(line: bytes) -> Head:
     absolute = _TARGET.fullmatch(target)
     if absolute is None or (target == b"*" and method != b"OPTIONS"):
         raise BadHead(400, "the request target is malformed")
+    if method not in METHODS:
+        # Names of methods are labels of metrics: nobody may make up new ones.
+        raise BadHead(501, "the method is not one of those that are known here")
     head = Head(method.decode("ascii"), target.decode("latin-1"), version.decode("ascii"), {})
     if absolute.group(1):
         head.fields["arkvory.authority"] = absolute.group(1).decode("latin-1")
