@@ -19,6 +19,7 @@
         ├── TooManyUploads   no place came free in time
         └── Unavailable      cannot be answered now
             ├── RepositoryOffline, RepositoryMaintenance
+            ├── ReadOnly         an administrator has frozen all that is stored
             ├── DatabaseAway     PostgreSQL does not answer, or no connection came free
             ├── OutcomeUnknown   the answer to COMMIT was lost and has not been found out yet
             └── NotOwner         this process does not own the storage (any more)
@@ -123,6 +124,10 @@ class RepositoryOffline(Unavailable):
 
 class RepositoryMaintenance(Unavailable):
     code = "repository_maintenance"
+
+
+class ReadOnly(Unavailable):
+    code = "read_only"
 
 
 class DatabaseAway(Unavailable):

@@ -1,6 +1,7 @@
 """May this caller do this here? (DESIGN 3)
 
-A public repository lets anyone read. Otherwise, in this order: anonymous or signed in; the token's
+Nobody may do anything while the installation's anonymous switch is off. A public repository lets anyone
+read. Otherwise, in this order: anonymous or signed in; the token's
 scope; administrator; creator of the repository; access rules. Only what the rules said is kept, in the
 authorization region; everything else is decided from the snapshot and the identity each time.
 """
@@ -16,6 +17,7 @@ from sqlalchemy import Connection, text
 
 from app.access.identity import Caller, Identities, Identity
 from app.cache import keys
+from app.cache.installation import Installation, read_switches
 from app.cache.snapshots import Snapshot, unknown_repository
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
@@ -95,19 +97,23 @@ def _explained(snapshot: Snapshot, identity: Identity, permission: str, grants: 
 class Access:
     """The decision, from memory for reads and from the database for writes (C10)."""
 
-    def __init__(self, database: Database, cache: Cache, identities: Identities) -> None:
+    def __init__(self, database: Database, cache: Cache, identities: Identities, installation: Installation) -> None:
         self._database = database
         self._cache = cache
         self.identities = identities
+        self.installation = installation
 
     def require(self, caller: Caller, snapshot: Snapshot, permission: str, path: str) -> None:
         """For reads. Raises Unauthenticated, Forbidden or NotFound."""
+        if caller.identity is None and not self.installation.switches().anonymous:
+            raise needs_login(snapshot.name)
         error = refusal(snapshot, caller.identity, permission, path, lambda each: self._grant(caller, snapshot, each))
         if error is not None:
             raise error
 
     def require_now(self, connection: Connection, caller: Caller, snapshot: Snapshot, permission: str, path: str | None) -> Caller:
         """The same, decided by what `connection` reads; `snapshot` must come from there too. The caller as they are now."""
+        self.admit(connection, caller)
         if caller.identity is not None:
             caller = Caller(self.identities.read_again(connection, caller.identity), caller.address)
         read = functools.cache(lambda: _read_grants(connection, snapshot.id, caller)[0])
@@ -116,8 +122,14 @@ class Access:
             raise error
         return caller
 
+    def admit(self, connection: Connection, caller: Caller) -> None:
+        """Raises Unauthenticated for nobody, while the installation is for those with a login alone."""
+        if caller.identity is None and not read_switches(connection).anonymous:
+            raise Unauthenticated("this server needs a login")
+
     def require_known(self, connection: Connection, caller: Caller, snapshot: Snapshot) -> Caller:
         """Some permission somewhere in the repository: enough to be told that it exists. Raises as `require_now`."""
+        self.admit(connection, caller)
         if caller.identity is not None:
             caller = Caller(self.identities.read_again(connection, caller.identity), caller.address)
         read = functools.cache(lambda: _read_grants(connection, snapshot.id, caller)[0])

@@ -7,6 +7,7 @@ from typing import cast
 
 from flask import current_app
 
+from app.access.installation import Switchboard
 from app.access.people import Groups, Users
 from app.access.rules import Rules
 from app.access.tokens import Tokens
@@ -22,6 +23,7 @@ _KEY = "arkvory.management"
 class Management:
     """What routes of the management API call."""
 
+    switchboard: Switchboard
     users: Users
     groups: Groups
     tokens: Tokens
@@ -42,6 +44,7 @@ def management() -> Management:
 def _build() -> Management:
     house = parts()
     return Management(
+        switchboard=Switchboard(house.database, house.transactions, house.identities),
         users=Users(house.database, house.transactions, house.identities, house.settings.password_length),
         groups=Groups(house.database, house.transactions, house.identities),
         tokens=Tokens(house.database, house.transactions, house.identities),

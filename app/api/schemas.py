@@ -258,6 +258,17 @@ class WhoOut(Schema):
     token = fields.Nested(TokenOut, allow_none=True)
 
 
+class SwitchesIn(Schema):
+    anonymous = Flag(load_default=None, metadata={"description": "false: nobody without a login reads anything"})
+    read_only = Flag(load_default=None, metadata={"description": "true: nothing is stored, replaced or deleted"})
+
+
+class SwitchesOut(Schema):
+    anonymous = fields.Boolean()
+    read_only = fields.Boolean()
+    epoch = fields.Integer()
+
+
 class CleanedOut(Schema):
     abandoned = fields.Integer(metadata={"description": "uploads given up"})
     garbage = fields.Integer(metadata={"description": "uploads whose bytes were replaced or deleted"})

@@ -59,6 +59,9 @@ installation = Table(
     Column("id", Integer, CheckConstraint("id = 1", name="one_row"), primary_key=True),
     Column("incarnation", Text, nullable=False),
     _epoch("epoch"),
+    # Off: nobody without a login reads anything. On: nothing is stored, replaced or deleted.
+    Column("anonymous", Boolean, nullable=False, server_default=text("true")),
+    Column("read_only", Boolean, nullable=False, server_default=text("false")),
 )
 
 # One row. Each holder of the storage counts `generation` up; its write transactions share-lock the row

@@ -10,6 +10,7 @@ from flask import current_app
 from app.access.decision import Access
 from app.access.identity import Identities
 from app.cache.changes import Transactions
+from app.cache.installation import Installation
 from app.cache.snapshots import Snapshots
 from app.cache.store import Cache
 from app.cluster.ownership import Ownership
@@ -61,7 +62,8 @@ def build_parts(settings: Settings) -> Parts:
     transactions = Transactions(database, cache, ownership)
     snapshots = Snapshots(database, cache)
     identities = Identities(database, cache)
-    access = Access(database, cache, identities)
+    installation = Installation(database, cache)
+    access = Access(database, cache, identities, installation)
     store = FileStore(settings.data_dir / "blobs")
     places = Places(settings.max_uploads, settings.uploads_per_key, settings.place_wait_seconds)
     admission = Admission(settings, transactions, store)

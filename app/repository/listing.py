@@ -130,6 +130,7 @@ class Listing:
     def search(self, caller: Caller, wanted: Filter, limit: int, after: tuple[str, str] = ("", "")) -> Page[Artifact]:
         """In all repositories that the caller may read, by repository and path; `after` is such a pair."""
         with self._database.consistent() as connection:
+            self._access.admit(connection, caller)
             identity = None if caller.identity is None else self._authority.signed_in(connection, caller)
             pages = _Pages(connection, wanted, limit)
             known = connection.execute(_KNOWN, {"from": after[0], "limit": REPOSITORIES_LOOKED_AT + 1, **subject(identity)}).all()

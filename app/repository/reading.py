@@ -188,7 +188,7 @@ class Reader:
 
     def _judge(self, ask: Ask) -> _Judged:
         # Read first: whatever is learnt on the way counts as newer than the decision.
-        installation = self._cache.view.installation
+        installation = self._access.installation.switches().epoch
         try:
             snapshot = self._snapshots.get(ask.tenant, ask.repository)
             _check_format(snapshot, ask)
