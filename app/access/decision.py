@@ -2,7 +2,7 @@
 
 Nobody may do anything while the installation's anonymous switch is off. A public repository lets anyone
 read. Otherwise, in this order: anonymous or signed in; the token's
-scope; administrator; creator of the repository; access rules. Only what the rules said is kept, in the
+scope; administrator; creator of the repository; deploy token; access rules. Only what the rules said is kept, in the
 authorization region; everything else is decided from the snapshot and the identity each time.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from app.access.identity import Caller, Identities, Identity
+from app.access.identity import Caller, DeployScope, Identities, Identity
 from app.cache import keys
 from app.cache.installation import Installation, read_switches
 from app.cache.snapshots import Snapshot, unknown_repository
@@ -59,11 +59,20 @@ def refusal(snapshot: Snapshot, identity: Identity | None, permission: str, path
     """None when the caller may; else the error to raise. `grants` tells what the rules said of a permission."""
     if permission == READ and snapshot.public:
         return None
+    if identity is not None and identity.deploy is not None:
+        grants = functools.partial(deployed, identity.deploy, snapshot.id)
     if identity is None:
         return None if grants(permission).covers(path) else needs_login(snapshot.name)
     if _token_allows(snapshot, identity, permission) and _user_may(snapshot, identity, permission, path, grants):
         return None
     return _explained(snapshot, identity, permission, grants)
+
+
+def deployed(scope: DeployScope, repository_id: int, permission: str) -> Grant:
+    """What a deploy token gives: rules do not speak of it, not even those for anyone."""
+    if scope.repository_id != repository_id or permission not in scope.permissions:
+        return NOTHING
+    return Grant(prefixes=(scope.path_prefix,)) if scope.path_prefix else Grant(whole=True)
 
 
 def needs_login(repository: str) -> Unauthenticated:
@@ -146,6 +155,8 @@ class Access:
             return Grant(whole=True)
         if identity is not None and (identity.administrator or snapshot.creator_id == identity.user_id):
             return Grant(whole=True)
+        if identity is not None and identity.deploy is not None:
+            return deployed(identity.deploy, snapshot.id, permission)
         return _read_grants(connection, snapshot.id, caller)[0][permission]
 
     def require_whole(self, connection: Connection, caller: Caller, snapshot: Snapshot, permission: str) -> None:

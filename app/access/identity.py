@@ -12,6 +12,7 @@ import hmac
 import os
 import secrets
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from sqlalchemy import Connection, Row, text
 from app.cache import keys
 from app.cache.single import SingleFlight
 from app.cache.store import Cache
+from app.cache.view import Epochs, Seen
 from app.database.engines import Database
 from app.errors import Unauthenticated, Unavailable
 
@@ -56,12 +58,38 @@ class TokenScope:
 
     @property
     def expired(self) -> bool:
-        return self.expires_at is not None and self.expires_at <= time.time()
+        return _is_over(self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class DeployScope:
+    """What a deploy token allows, in the repository that it belongs to and nowhere else.
+
+    `path_prefix` null means all of it; `authorization` is the repository's epoch that the same query read.
+    """
+
+    id: int
+    repository_id: int
+    permissions: frozenset[str]
+    path_prefix: str | None
+    authorization: int
+    expires_at: float | None
+
+    @property
+    def expired(self) -> bool:
+        return _is_over(self.expires_at)
+
+
+def _is_over(expires_at: float | None) -> bool:
+    return expires_at is not None and expires_at <= time.time()
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A user as one query read them; `proof` is the stored hash that the password was checked against."""
+    """A user as one query read them; `proof` is the stored hash that the password was checked against.
+
+    A deploy token is an identity without a user: its `user_id` is 0, as nobody's, and its name no user can have.
+    """
 
     user_id: int
     name: str
@@ -69,6 +97,7 @@ class Identity:
     revision: int
     token: TokenScope | None
     proof: str | None
+    deploy: DeployScope | None = None
 
 
 # A command on this machine, which proved that it may read the server's secret: the administrator, without a row.
@@ -91,11 +120,18 @@ class Caller:
     def revision(self) -> int:
         return self.identity.revision if self.identity else 0
 
+    def holds_at(self, repository_id: int, authorization: int) -> bool:
+        """False for a deploy token of that repository that was read under an older authorization epoch."""
+        deploy = self.identity.deploy if self.identity else None
+        return deploy is None or deploy.repository_id != repository_id or deploy.authorization >= authorization
+
     @property
     def upload_key(self) -> str:
         """By whom places are shared out: token, else user, else address."""
         if self.identity is None:
             return f"address:{self.address}"
+        if self.identity.deploy is not None:
+            return f"deploy-token:{self.identity.deploy.id}"
         if self.identity.token is not None:
             return f"token:{self.identity.token.id}"
         return f"user:{self.identity.user_id}"
@@ -173,18 +209,22 @@ class Identities:
         """Raises Unauthenticated when the credential is wrong, expired or its user disabled."""
         digest = self._digest(credential)
         kept: Identity | None = self._cache.identities.get(keys.for_identity(digest))
-        if kept is not None and self._is_current(kept):
+        if kept is not None and self.is_current(kept):
             return kept
         identity = self._by_token(credential) if credential.is_token else self._by_password(credential, digest)
-        self._cache.observe_user(identity.user_id, identity.revision)
-        if self._is_current(identity):
-            self._cache.identities.put(keys.for_identity(digest), identity, tags=(keys.tag_of_user(identity.user_id),))
+        if identity.deploy is None:
+            self._cache.observe_user(identity.user_id, identity.revision)
+        if self.is_current(identity):
+            self._cache.identities.put(keys.for_identity(digest), identity, tags=(_tag(identity),))
         return identity
 
     def read_again(self, connection: Connection, identity: Identity) -> Identity:
         """The same credential judged by what `connection` reads now (C8, C10). Raises Unauthenticated."""
         if identity is LOCAL:
             return identity
+        if identity.deploy is not None:
+            row = connection.execute(text(f"{_DEPLOY_QUERY} where d.id = :id"), {"id": identity.deploy.id}).first()
+            return _deploy_identity(row)
         if identity.token is not None:
             row = connection.execute(text(f"{_TOKEN_QUERY} where t.id = :id"), {"id": identity.token.id}).first()
             return _token_identity(row)
@@ -198,15 +238,28 @@ class Identities:
         message = f"{len(name)}:{name}{credential.secret}".encode("utf-8", "surrogateescape")
         return hmac.digest(self._key, message, "sha256")
 
-    def _is_current(self, identity: Identity) -> bool:
+    def is_current(self, identity: Identity | None) -> bool:
+        """Whether nothing that this process knows of has ended or changed it since it was read, nor may have (C2)."""
+        if identity is None:
+            return True
+        deploy = identity.deploy
+        if deploy is not None:
+            epoch = self._cache.view.repository(deploy.repository_id).authorization
+            return not deploy.expired and deploy.authorization >= epoch and self._cache.may_keep(deploy.repository_id)
         if identity.token is not None and identity.token.expired:
             return False
         return identity.revision >= self._cache.view.user(identity.user_id) and identity.user_id not in self._cache.doubts.users
 
     def _by_token(self, credential: Credential) -> Identity:
         with self._database.read() as connection:
-            row = connection.execute(text(f"{_TOKEN_QUERY} where t.digest = :digest"), {"digest": token_digest(credential.secret)}).first()
-        return _token_identity(row)
+            digest = {"digest": token_digest(credential.secret)}
+            row = connection.execute(text(f"{_TOKEN_QUERY} where t.digest = :digest"), digest).first()
+            if row is not None:
+                return _token_identity(row)
+            row = connection.execute(text(f"{_DEPLOY_QUERY} where d.digest = :digest"), digest).first()
+        if row is not None:
+            self._cache.observe(Seen(row.repository_id, Epochs._make(row[-5:-1]), None, 0, row.installation))
+        return _deploy_identity(row)
 
     def _by_password(self, credential: Credential, digest: bytes) -> Identity:
         if "\x00" in credential.name:
@@ -228,6 +281,20 @@ _TOKEN_QUERY = (
 )
 
 
+_DEPLOY_QUERY = (
+    "select d.id, d.name, d.repository_id, d.permissions, d.path_prefix, extract(epoch from d.expires_at)::float8 as expires_at, "
+    "r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch, i.epoch as installation "
+    "from arkvory_deploy_tokens d join arkvory_repositories r on r.id = d.repository_id and r.deleted_at is null "
+    "cross join arkvory_installation i"
+)
+
+
+def _tag(identity: Identity) -> Hashable:
+    if identity.deploy is not None:
+        return keys.tag_of_repository(identity.deploy.repository_id)
+    return keys.tag_of_user(identity.user_id)
+
+
 def _user_identity(row: Row[Any]) -> Identity:
     return Identity(row.id, row.name, row.administrator, row.revision, None, row.password_hash)
 
@@ -237,6 +304,20 @@ def _token_identity(row: Row[Any] | None) -> Identity:
         raise Unauthenticated(WRONG)
     repositories = None if row.repositories is None else frozenset(row.repositories)
     scope = TokenScope(row.token_id, frozenset(row.permissions), repositories, row.expires_at)
+    _check_time(scope)
+    return Identity(row.id, row.name, row.administrator, row.revision, scope, None)
+
+
+def _deploy_identity(row: Row[Any] | None) -> Identity:
+    if row is None:
+        raise Unauthenticated(WRONG)
+    scope = DeployScope(
+        row.id, row.repository_id, frozenset(row.permissions), row.path_prefix, row.authorization_epoch, row.expires_at
+    )  # fmt: skip
+    _check_time(scope)
+    return Identity(0, f"deploy-token:{row.name}", False, 0, None, None, scope)
+
+
+def _check_time(scope: TokenScope | DeployScope) -> None:
     if scope.expired:
         raise Unauthenticated("this token has expired; make a new one")
-    return Identity(row.id, row.name, row.administrator, row.revision, scope, None)

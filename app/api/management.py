@@ -7,6 +7,7 @@ from typing import cast
 
 from flask import current_app
 
+from app.access.deploying import DeployTokens
 from app.access.installation import Switchboard
 from app.access.people import Groups, Users
 from app.access.rules import Rules
@@ -28,6 +29,7 @@ class Management:
     groups: Groups
     tokens: Tokens
     rules: Rules
+    deploy_tokens: DeployTokens
     registry: Registry
     listing: Listing
     quarantine: Quarantine
@@ -49,6 +51,7 @@ def _build() -> Management:
         groups=Groups(house.database, house.transactions, house.identities),
         tokens=Tokens(house.database, house.transactions, house.identities),
         rules=Rules(house.database, house.transactions, house.access),
+        deploy_tokens=DeployTokens(house.database, house.transactions, house.access),
         registry=Registry(house.settings, house.database, house.transactions, house.access),
         listing=Listing(house.database, house.access),
         quarantine=Quarantine(house.database, house.transactions, house.access),

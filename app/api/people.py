@@ -42,6 +42,8 @@ def whoami() -> Document:
     identity = caller().identity
     if identity is None:
         return {"user": None, "administrator": False, "token": None}
+    if identity.deploy is not None:
+        return {"user": None, "administrator": False, "token": None, "deploy_token": management().deploy_tokens.own(caller())}
     token = None if identity.token is None else management().tokens.show(caller(), identity.token.id)
     return {"user": identity.name, "administrator": identity.administrator, "token": token}
 

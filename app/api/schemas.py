@@ -9,6 +9,7 @@ from marshmallow import Schema, ValidationError, fields
 from marshmallow.validate import Length, OneOf, Range
 
 from app.access.decision import PERMISSIONS
+from app.access.deploying import DEPLOY_PERMISSIONS
 from app.api.parsing import is_text
 from app.errors import Invalid
 from app.http.responses import json_time
@@ -200,6 +201,28 @@ class RuleOut(Schema):
     created_at = Instant()
 
 
+class NewDeployTokenIn(Schema):
+    name = Words(required=True, validate=Length(1, 200))
+    permissions = fields.List(fields.String(validate=OneOf(DEPLOY_PERMISSIONS)), required=True, validate=Length(1, 16))
+    path_prefix = Words(load_default=None, allow_none=True, validate=_prefix)
+    expires_in_days = _whole(1, 3650, load_default=None, allow_none=True)
+
+
+class DeployTokenOut(Schema):
+    id = fields.Integer()
+    name = fields.String()
+    repository = fields.String()
+    permissions = fields.List(fields.String())
+    path_prefix = fields.String(allow_none=True)
+    created_by = fields.String(allow_none=True)
+    created_at = Instant()
+    expires_at = Instant(allow_none=True)
+
+
+class NewDeployTokenOut(DeployTokenOut):
+    token = fields.String(metadata={"description": "the secret, shown this once"})
+
+
 class NewUserIn(Schema):
     name = Words(required=True)
     password = Words(required=True)
@@ -256,6 +279,7 @@ class WhoOut(Schema):
     user = fields.String(allow_none=True)
     administrator = fields.Boolean()
     token = fields.Nested(TokenOut, allow_none=True)
+    deploy_token = fields.Nested(DeployTokenOut, metadata={"description": "only where it is one"})
 
 
 class SwitchesIn(Schema):

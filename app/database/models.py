@@ -177,6 +177,24 @@ access_rules = Table(
     Index(None, "group_id"),
 )
 
+# Tokens that belong to a repository and to no user; kept as their SHA-256, as the others.
+deploy_tokens = Table(
+    "arkvory_deploy_tokens",
+    metadata,
+    _id(),
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("permissions", ARRAY(Text), nullable=False),
+    Column("path_prefix", EXACT),
+    # A fact, as `creator_id`.
+    Column("created_by", BigInteger),
+    _at("created_at"),
+    _at("expires_at", nullable=True),
+    UniqueConstraint("digest"),
+    Index(None, "repository_id"),
+)
+
 # What a repository's index groups by (a Python project, later a Maven module...). `revision` is the
 # validator of its documents (C9): the content epoch of the change that moved it, so that it never
 # repeats, even after the package went and came again.

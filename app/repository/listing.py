@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from app.access.authority import Authority
-from app.access.decision import MANAGE, READ, Access, Grant
+from app.access.decision import MANAGE, READ, Access, Grant, deployed
 from app.access.identity import Caller, Identity
 from app.access.rules import find_repository
 from app.access.visibility import APPLIES, KNOWN, subject
@@ -131,7 +131,7 @@ class Listing:
         """In all repositories that the caller may read, by repository and path; `after` is such a pair."""
         with self._database.consistent() as connection:
             self._access.admit(connection, caller)
-            identity = None if caller.identity is None else self._authority.signed_in(connection, caller)
+            identity = self._authority.present(connection, caller)
             pages = _Pages(connection, wanted, limit)
             known = connection.execute(_KNOWN, {"from": after[0], "limit": REPOSITORIES_LOOKED_AT + 1, **subject(identity)}).all()
             for row in known[:REPOSITORIES_LOOKED_AT]:
@@ -148,6 +148,8 @@ def _grant(row: Row[Any], identity: Identity | None) -> Grant:
     """What `Access.grant_now` would give for reading, from a row of `_KNOWN`."""
     if row.public:
         return Grant(whole=True)
+    if identity is not None and identity.deploy is not None:
+        return deployed(identity.deploy, row.id, READ)
     if identity is not None and identity.token is not None and READ not in identity.token.permissions:
         return Grant()
     return Grant(whole=row.whole or "" in row.prefixes, prefixes=tuple(row.prefixes))

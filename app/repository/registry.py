@@ -109,7 +109,7 @@ class Registry:
         """By name, those that `show` would show. Raises Unauthenticated for a credential that is not good any more."""
         with self._database.consistent() as connection:
             self._access.admit(connection, caller)
-            identity = None if caller.identity is None else self._authority.signed_in(connection, caller)
+            identity = self._authority.present(connection, caller)
             rows = connection.execute(
                 text(
                     f"{_REPOSITORIES} and r.name > :after and (cast(:format as text) is null or r.format = :format) "

@@ -107,7 +107,9 @@ def test_c8_a_decision_under_way_does_not_open_what_was_published_after_the_swit
     assert reader.get() == "unauthenticated"
 
 
-def test_c3_switches_read_before_a_change_and_kept_after_it_are_not_used(house: House, files: int, switch: Switch, pause: MakePause) -> None:
+def test_c3_switches_read_before_a_change_and_kept_after_it_are_not_used(
+    house: House, files: int, switch: Switch, pause: MakePause
+) -> None:
     house.read("a")
     switch(read_only=True)
     stopped = pause(house.parts.cache, "observe_installation", before=True)

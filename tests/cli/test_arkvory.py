@@ -99,6 +99,33 @@ def test_the_whole_life_of_a_user_with_groups_rules_and_tokens(server: Server, h
     assert "anna" not in here("user", "list").stdout
 
 
+def test_the_whole_life_of_a_deploy_token(server: Server, here: Run) -> None:
+    here("repo", "create", "deployed", "--format", "raw")
+    options = ("--permission", "write", "--permission", "read", "--prefix", "a/", "--days", "2", "--json")
+    made = document(here("deploy-token", "create", "deployed", "ci", *options))
+    assert (made["permissions"], made["path_prefix"], made["created_by"]) == (["read", "write"], "a/", None)
+    assert server.put("/raw/deployed/a/x", b"1", auth=("x", made["token"])).status_code == 201
+    assert server.put("/raw/deployed/b", b"1", auth=("x", made["token"])).status_code == 403
+    assert made["token"] not in here("deploy-token", "list", "deployed").stdout
+    here("deploy-token", "revoke", "deployed", str(made["id"]))
+    assert server.get("/raw/deployed/a/x", auth=("x", made["token"])).status_code == 401
+    assert document(here("deploy-token", "list", "deployed", "--json")) == []
+
+
+def test_the_switches_are_turned_from_the_command_line(server: Server, here: Run) -> None:
+    server.repository("switched", public=True)
+    server.put("/raw/switched/a", b"1")
+    here("installation", "update", "--no-anonymous", "--read-only")
+    try:
+        assert server.get("/raw/switched/a", auth=None).status_code == 401
+        assert server.put("/raw/switched/a", b"2").status_code == 503
+        shown = document(here("installation", "show", "--json"))
+        assert (shown["anonymous"], shown["read_only"]) == (False, True)
+    finally:
+        here("installation", "update", "--anonymous", "--writable")
+    assert server.get("/raw/switched/a", auth=None).status_code == 200
+
+
 def test_long_lists_are_read_to_their_end(server: Server, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     server.repository("many")
     with requests.Session() as session:
