@@ -17,6 +17,7 @@
     ├── CapacitySpent        no room: the server's capacity, its disk or the repository's quota
     └── Later                come back later
         ├── TooManyUploads   no place came free in time
+        ├── TooManyLogins    too many wrong passwords of this name, or from this address
         └── Unavailable      cannot be answered now
             ├── RepositoryOffline, RepositoryMaintenance
             ├── ReadOnly         an administrator has frozen all that is stored
@@ -112,6 +113,10 @@ class Later(ArkvoryError):
 
 class TooManyUploads(Later):
     code = "too_many_uploads"
+
+
+class TooManyLogins(Later):
+    code = "too_many_logins"
 
 
 class Unavailable(Later):

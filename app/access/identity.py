@@ -2,7 +2,8 @@
 
 The identity region keeps what a credential stands for, for 30 s, as long as the user's revision has not
 risen since. A password's verdict is kept apart, by credential and stored hash: it stays true whatever
-else changes, and argon2 is slow on purpose. Verification runs in the thread pool, a few at a time.
+else changes, and argon2 is slow on purpose. Verification runs in the thread pool, a few at a time, and not at all
+for a name or an address that has guessed too often (`throttle.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from gevent.lock import BoundedSemaphore
 from sqlalchemy import Connection, Row, text
 
+from app.access.throttle import Throttle
 from app.cache import keys
 from app.cache.single import SingleFlight
 from app.cache.store import Cache
@@ -148,10 +150,11 @@ def new_token() -> str:
 
 
 class Passwords:
-    """argon2, off the loop; verdicts are kept by credential and stored hash."""
+    """argon2, off the loop; verdicts are kept by credential and stored hash, and wrong ones counted."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, throttle: Throttle) -> None:
         self._cache = cache
+        self._throttle = throttle
         self._hasher = PasswordHasher()
         self._flights: SingleFlight[bool] = SingleFlight()
         self._slots = BoundedSemaphore(PASSWORD_CHECKS_AT_ONCE)
@@ -163,27 +166,37 @@ class Passwords:
             value: str = gevent.get_hub().threadpool.apply(self._hasher.hash, (password,))
             return value
 
-    def matches(self, credential: bytes, password: str, stored: str) -> bool:
-        """Whether `password` is the one behind `stored`; the same question asked at once is answered once."""
-        key = keys.for_password(credential, stored)
-        known = self._cache.passwords.get(key)
-        if known is not None:
-            return known
-        verdict = self._flights.run(key, lambda: self._verify(stored, password))
-        self._cache.passwords.put(key, verdict, lifetime=None if verdict else 30.0)
-        return verdict
+    def matches(self, digest: bytes, given: Credential, stored: str | None, address: str) -> bool:
+        """Whether the password is the one behind `stored`; the same question asked at once is answered once.
 
-    def waste(self, credential: bytes, password: str) -> None:
-        """The whole way of a wrong password, so that the answer's delay does not tell which names exist."""
+        Null, which no password matches, takes as long: the answer's delay does not tell which names exist.
+        Raises TooManyLogins when the name or the address has guessed too often; what is known already needs no guess.
+        """
+        real = stored if stored is not None else self._nobodys_hash()
+        key = keys.for_password(digest, real)
+        known = self._cache.passwords.get(key)
+        if known is None:
+            known = self._flights.run((key, address), lambda: self._judge(given, real, address))
+            self._cache.passwords.put(key, known, lifetime=None if known else 30.0)
+        elif not known:
+            self._throttle.repeat(digest)
+        return known and stored is not None
+
+    def _nobodys_hash(self) -> str:
         if self._nobody is None:
             self._nobody = self.hash(secrets.token_hex(16))
-        self.matches(credential, password, self._nobody)
+        return self._nobody
 
-    def _verify(self, stored: str, password: str) -> bool:
+    def _judge(self, given: Credential, stored: str, address: str) -> bool:
+        self._throttle.check(given.name, address)
         if not self._slots.acquire(timeout=PASSWORD_WAIT_SECONDS):
             raise Unavailable("many logins are being checked; try again shortly")
         try:
-            verdict: bool = gevent.get_hub().threadpool.apply(self._check, (stored, password))
+            # Others may have guessed while this one waited.
+            self._throttle.check(given.name, address)
+            verdict: bool = gevent.get_hub().threadpool.apply(self._check, (stored, given.secret))
+            if not verdict:
+                self._throttle.count(given.name, address)
             return verdict
         finally:
             self._slots.release()
@@ -198,20 +211,20 @@ class Passwords:
 class Identities:
     """Answers `who is this`, from memory when it can."""
 
-    def __init__(self, database: Database, cache: Cache) -> None:
+    def __init__(self, database: Database, cache: Cache, throttle: Throttle) -> None:
         self._database = database
         self._cache = cache
-        self.passwords = Passwords(cache)
+        self.passwords = Passwords(cache, throttle)
         # Memory holds keyed digests only: a dump of it does not give away secrets, nor a dictionary for them.
         self._key = os.urandom(32)
 
-    def identify(self, credential: Credential) -> Identity:
-        """Raises Unauthenticated when the credential is wrong, expired or its user disabled."""
+    def identify(self, credential: Credential, address: str = "") -> Identity:
+        """Raises Unauthenticated when the credential is wrong, expired or its user disabled; TooManyLogins after too many guesses."""
         digest = self._digest(credential)
         kept: Identity | None = self._cache.identities.get(keys.for_identity(digest))
         if kept is not None and self.is_current(kept):
             return kept
-        identity = self._by_token(credential) if credential.is_token else self._by_password(credential, digest)
+        identity = self._by_token(credential) if credential.is_token else self._by_password(credential, digest, address)
         if identity.deploy is None:
             self._cache.observe_user(identity.user_id, identity.revision)
         if self.is_current(identity):
@@ -261,15 +274,13 @@ class Identities:
             self._cache.observe(Seen(row.repository_id, Epochs._make(row[-5:-1]), None, 0, row.installation))
         return _deploy_identity(row)
 
-    def _by_password(self, credential: Credential, digest: bytes) -> Identity:
+    def _by_password(self, credential: Credential, digest: bytes, address: str) -> Identity:
         if "\x00" in credential.name:
             raise Unauthenticated(WRONG)
         with self._database.read() as connection:
             row = connection.execute(text(f"{_USER_QUERY} where u.name = :name"), {"name": credential.name}).first()
-        if row is None or row.password_hash is None:
-            self.passwords.waste(digest, credential.secret)
-            raise Unauthenticated(WRONG)
-        if not self.passwords.matches(digest, credential.secret, row.password_hash) or row.disabled:
+        stored = None if row is None else row.password_hash
+        if not self.passwords.matches(digest, credential, stored, address) or row is None or row.disabled:
             raise Unauthenticated(WRONG)
         return _user_identity(row)
 
