@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import dataclass
 
+import gevent
 from sqlalchemy import text
 
 from app.access.authority import Authority
@@ -12,6 +15,11 @@ from app.cache.changes import Transaction, Transactions
 from app.cache.installation import Switches, read_switches
 from app.database.engines import Database
 from app.database.locks import Step
+
+log = logging.getLogger(__name__)
+
+# A write waits at most 10 s for its repository; the rest of it takes milliseconds.
+WRITERS_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,16 @@ class Switchboard:
             return read_switches(connection)
 
     def change(self, caller: Caller, change: SwitchChange) -> Switches:
-        """What changes nothing advances nothing. Raises Forbidden or Unauthenticated."""
+        """What changes nothing advances nothing. Raises Forbidden or Unauthenticated.
+
+        When it becomes read only, this returns once the writes that were allowed before have ended: what is stored stands still then.
+        """
+        before, after = self._turn(caller, change)
+        if after.read_only and not before.read_only:
+            self._wait_for_writers()
+        return after
+
+    def _turn(self, caller: Caller, change: SwitchChange) -> tuple[Switches, Switches]:
         with self._transactions.begin() as transaction:
             self._authority.administrator(transaction.connection, caller)
             before = _lock(transaction)
@@ -48,7 +65,20 @@ class Switchboard:
                     text("update arkvory_installation set anonymous = :anonymous, read_only = :read_only where id = 1"),
                     {"anonymous": after[0], "read_only": after[1]},
                 )
-            return read_switches(transaction.connection)
+            return before, read_switches(transaction.connection)
+
+    def _wait_for_writers(self) -> None:
+        """Every transaction that writes has its number from its first statement on (the owner's row); none of now may be left."""
+        deadline = time.monotonic() + WRITERS_SECONDS
+        with self._database.read() as connection:
+            newest = connection.execute(text("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint")).scalar_one()
+        while time.monotonic() < deadline:
+            with self._database.read() as connection:
+                oldest = connection.execute(text("select pg_snapshot_xmin(pg_current_snapshot())::text::bigint")).scalar_one()
+            if oldest >= newest:
+                return
+            gevent.sleep(0.05)
+        log.warning("read only, but a transaction of before has not ended within %g s", WRITERS_SECONDS)
 
 
 def _lock(transaction: Transaction) -> Switches:

@@ -63,8 +63,10 @@ def list_users(query: dict[str, Any]) -> Document:
 @blueprint.arguments(NewUserIn)
 @blueprint.response(201, UserOut)
 def create_user(body: dict[str, Any]) -> Created:
-    """Create a user (administrators)"""
-    user = management().users.create(caller(), body["name"], body["password"], administrator=body["administrator"])
+    """Create a user, or a robot that signs in by tokens alone (administrators)"""
+    user = management().users.create(
+        caller(), body["name"], body["password"], administrator=body["administrator"], robot=body["robot"]
+    )
     return user, 201, {"Location": f"{public_base(request)}{PREFIX}/users/{user.name}"}
 
 

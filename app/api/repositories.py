@@ -122,7 +122,8 @@ def list_deploy_tokens(query: dict[str, Any], name: str) -> Document:
 def create_deploy_token(body: dict[str, Any], name: str) -> Created:
     """Create a deploy token, which belongs to the repository; its secret is shown in this answer only"""
     token, secret = management().deploy_tokens.create(caller(), name, NewDeployToken(**body))
-    return asdict(token) | {"token": secret}, 201, {"Location": f"{PREFIX}/repositories/{token.repository}/deploy-tokens/{token.id}"}
+    location = f"{public_base(request)}{PREFIX}/repositories/{token.repository}/deploy-tokens/{token.id}"
+    return asdict(token) | {"token": secret}, 201, {"Location": location}
 
 
 @blueprint.route("/repositories/<name>/deploy-tokens/<int:id>")

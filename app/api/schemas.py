@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from marshmallow import Schema, ValidationError, fields
+from marshmallow import Schema, ValidationError, fields, validates_schema
 from marshmallow.validate import Length, OneOf, Range
 
 from app.access.decision import PERMISSIONS
@@ -225,8 +225,14 @@ class NewDeployTokenOut(DeployTokenOut):
 
 class NewUserIn(Schema):
     name = Words(required=True)
-    password = Words(required=True)
+    password = Words(load_default=None, metadata={"description": "required, unless it is a robot"})
     administrator = Flag(load_default=False)
+    robot = Flag(load_default=False, metadata={"description": "signs in by tokens alone, which administrators make for it"})
+
+    @validates_schema(skip_on_field_errors=False)
+    def _check_password(self, data: dict[str, Any], **_: Any) -> None:
+        if data.get("password") is None and not data.get("robot"):
+            raise ValidationError("Missing data for required field.", "password")
 
 
 class UserChangeIn(Schema):
@@ -238,6 +244,7 @@ class UserChangeIn(Schema):
 class UserOut(Schema):
     name = fields.String()
     administrator = fields.Boolean()
+    robot = fields.Boolean()
     disabled = fields.Boolean()
     groups = fields.List(fields.String())
     created_at = Instant()

@@ -83,6 +83,8 @@ users = Table(
     Column("password_hash", Text),
     Column("administrator", Boolean, nullable=False, server_default=text("false")),
     Column("disabled", Boolean, nullable=False, server_default=text("false")),
+    # Signs in by tokens alone: it has no password, ever.
+    Column("robot", Boolean, nullable=False, server_default=text("false")),
     Column("revision", BigInteger, nullable=False, server_default=text("1")),
     _at("created_at"),
     UniqueConstraint("name"),

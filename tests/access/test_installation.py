@@ -190,6 +190,21 @@ def test_an_upload_whose_body_came_while_the_server_became_read_only_leaves_noth
     assert not house.temporary()
 
 
+def test_once_the_switch_has_answered_what_is_stored_stands_still(house: House, files: int, switch: Switch, pause: MakePause) -> None:
+    """A write that was allowed before the switch may still commit; the switch waits for it."""
+    stopped = pause(house.parts.transactions, "_commit", before=True)
+    writer = gevent.spawn(house.publish, "b", b"mine")
+    stopped.reached()
+    switching = gevent.spawn(switch, read_only=True)
+    gevent.sleep(0.3)
+    assert not switching.ready()
+    stopped.go()
+    assert switching.get(timeout=10).read_only is True
+    assert house.value("select count(*) from arkvory_artifacts where path = 'b'") == 1
+    writer.get(timeout=10)
+    assert house.read("b") == b"mine"
+
+
 # Over HTTP
 
 

@@ -112,6 +112,20 @@ def test_the_whole_life_of_a_deploy_token(server: Server, here: Run) -> None:
     assert document(here("deploy-token", "list", "deployed", "--json")) == []
 
 
+def test_a_robot_gets_tokens_for_several_repositories(server: Server, here: Run) -> None:
+    for name in ("first", "second", "third"):
+        here("repo", "create", name, "--format", "raw")
+    assert document(here("user", "create", "builder", "--robot", "--json"))["robot"] is True
+    for name in ("first", "second", "third"):
+        here("rule", "add", name, "user:builder", "write", "read")
+    options = ("--user", "builder", "--permission", "write", "--repository", "first", "--repository", "second", "--json")
+    made = document(here("token", "create", "ci", *options))
+    stored = {name: server.put(f"/raw/{name}/a", b"1", auth=("x", made["token"])).status_code for name in ("first", "second", "third")}
+    assert stored == {"first": 201, "second": 201, "third": 403}
+    refused = here("user", "update", "builder", "--password-stdin", text="a-password\n", check=False)
+    assert (refused.returncode, "tokens alone" in refused.stderr) == (1, True)
+
+
 def test_the_switches_are_turned_from_the_command_line(server: Server, here: Run) -> None:
     server.repository("switched", public=True)
     server.put("/raw/switched/a", b"1")

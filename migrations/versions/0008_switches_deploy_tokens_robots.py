@@ -1,4 +1,4 @@
-"""switches of the installation, deploy tokens"""
+"""switches of the installation, deploy tokens, robots"""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0006"
-down_revision = "0005"
+revision = "0008"
+down_revision = "0006"
 branch_labels = None
 depends_on = None
 
@@ -15,6 +15,7 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("arkvory_installation", sa.Column("anonymous", sa.Boolean(), server_default=sa.text("true"), nullable=False))
     op.add_column("arkvory_installation", sa.Column("read_only", sa.Boolean(), server_default=sa.text("false"), nullable=False))
+    op.add_column("arkvory_users", sa.Column("robot", sa.Boolean(), server_default=sa.text("false"), nullable=False))
     op.create_table(
         "arkvory_deploy_tokens",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
@@ -37,5 +38,6 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("arkvory_deploy_tokens")
+    op.drop_column("arkvory_users", "robot")
     op.drop_column("arkvory_installation", "read_only")
     op.drop_column("arkvory_installation", "anonymous")
