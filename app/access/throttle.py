@@ -62,12 +62,15 @@ class Throttle:
 
     def check(self, name: str, address: str) -> None:
         """Raises TooManyLogins when no password may be checked for that name, or from that address, now."""
-        _refuse(max(self._names.wait(_key(name)), self._addresses.wait(_key(_network(address)))))
+        by_address = self._addresses.wait(_key(_network(address))) if address else 0.0
+        _refuse(max(self._names.wait(_key(name)), by_address))
 
     def count(self, name: str, address: str) -> None:
         """A password was wrong."""
         self._names.fill(_key(name))
-        self._addresses.fill(_key(_network(address)))
+        # Whoever has none (a Unix socket) shares it with everybody.
+        if address:
+            self._addresses.fill(_key(_network(address)))
 
     def repeat(self, credential: bytes) -> None:
         """The same wrong password came again. Raises TooManyLogins when it does so too often."""

@@ -288,7 +288,7 @@ def test_the_whole_of_it_over_http(server: Server) -> None:
     assert answer.status_code == 201
     made = answer.json()
     secret = made.pop("token")
-    assert made == server.get(answer.headers["Location"]).json() == server.get(base).json()["items"][0]
+    assert made == server.get(answer.headers["Location"].removeprefix(server.url)).json() == server.get(base).json()["items"][0]
     assert (made["repository"], made["created_by"], made["permissions"]) == ("deployed", "admin", ["read", "write"])
     bearer = {"auth": None, "headers": {"Authorization": f"Bearer {secret}"}}
     assert server.put("/raw/deployed/a/x", b"1", auth=("anything", secret)).status_code == 201

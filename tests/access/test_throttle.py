@@ -139,7 +139,7 @@ def test_memory_is_bounded_whatever_is_sent(monkeypatch: pytest.MonkeyPatch) -> 
         ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
         ("10.0.0.1", "::ffff:10.0.0.1", True),
         ("10.0.0.1", "10.0.0.2", False),
-        ("", "unix:", False),
+        ("unix:1", "unix:2", False),
     ],
 )
 def test_an_ipv6_network_guesses_as_one(first: str, second: str, together: bool) -> None:
@@ -152,6 +152,12 @@ def test_an_ipv6_network_guesses_as_one(first: str, second: str, together: bool)
             counted.check("bob", second)
     else:
         counted.check("bob", second)
+
+
+def test_whoever_has_no_address_does_not_share_a_bucket_with_all_others() -> None:
+    counted = Throttle(0, 1, 60)
+    counted.count("anna", "")
+    counted.check("bob", "")
 
 
 def test_over_http_it_is_429_with_the_time_to_wait(make_server: MakeServer) -> None:
