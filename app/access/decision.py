@@ -166,7 +166,7 @@ class Access:
 
     def _grant(self, caller: Caller, snapshot: Snapshot, permission: str) -> Grant:
         epochs = self._cache.effective(snapshot.id, snapshot.epochs)
-        key = keys.for_grant(snapshot.id, epochs, caller.user_id, caller.revision, permission)
+        key = keys.for_grant(snapshot.id, epochs, caller.user_id, caller.revision, permission, self._cache.view.installation)
         kept: Grant | None = self._cache.grants.get(key)
         if kept is not None and self._may_keep(snapshot.id, caller):
             return kept
@@ -186,7 +186,7 @@ class Access:
             return
         tags = (keys.tag_of_repository(repository_id), keys.tag_of_user(caller.user_id))
         for permission, grant in grants.items():
-            key = keys.for_grant(repository_id, seen.epochs, caller.user_id, seen.user_revision, permission)
+            key = keys.for_grant(repository_id, seen.epochs, caller.user_id, seen.user_revision, permission, seen.installation)
             self._cache.grants.put(key, grant, tags=tags)
 
 
@@ -194,7 +194,7 @@ _GRANTS_QUERY = text(
     "select r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch, i.epoch as installation, "
     "coalesce(u.revision, 0) as revision, a.permissions, a.path_prefix "
     "from arkvory_repositories r cross join arkvory_installation i left join arkvory_users u on u.id = :user "
-    "left join arkvory_access_rules a on a.repository_id = r.id and (a.subject = 'anonymous' or (u.id is not null and "
+    "left join arkvory_rules a on a.repository_id = r.id and (a.subject = 'anonymous' or (u.id is not null and "
     "(a.subject = 'signed-in' or a.user_id = u.id "
     "or a.group_id in (select m.group_id from arkvory_group_members m where m.user_id = u.id)))) "
     "where r.id = :repository"

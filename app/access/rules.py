@@ -126,7 +126,7 @@ def _check_room(connection: Connection, repository_id: int) -> None:
 
 
 def _insert(transaction: Transaction, repository_id: int, kind: str, name: str, new: NewRule) -> Rule:
-    named = {kind: _lock_named(transaction, kind, name)} if name else {}
+    named = {kind: lock_named(transaction, kind, name)} if name else {}
     made = transaction.connection.execute(
         text(
             "insert into arkvory_access_rules (repository_id, subject, user_id, group_id, permissions, path_prefix) "
@@ -144,7 +144,7 @@ def _insert(transaction: Transaction, repository_id: int, kind: str, name: str, 
     return Rule(*transaction.connection.execute(text(f"{_RULES} where a.id = :id"), {"id": made}).one())
 
 
-def _lock_named(transaction: Transaction, kind: str, name: str) -> int:
+def lock_named(transaction: Transaction, kind: str, name: str) -> int:
     """The id; the row cannot go before this transaction ends, so whoever deletes it sees the rule."""
     transaction.order.reach(Step.PEOPLE)
     found = transaction.connection.execute(

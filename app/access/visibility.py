@@ -15,7 +15,7 @@ APPLIES = (
 KNOWN = (
     "(r.public or r.id = :deployed or ((cast(:scope as bigint[]) is null or r.id = any(cast(:scope as bigint[]))) "
     "and (:everything or r.creator_id = :user "
-    f"or exists (select 1 from arkvory_access_rules a where a.repository_id = r.id and {APPLIES}))))"
+    f"or exists (select 1 from arkvory_rules a where a.repository_id = r.id and {APPLIES}))))"
 )
 
 

@@ -10,6 +10,7 @@ from flask import current_app
 from app.access.deploying import DeployTokens
 from app.access.installation import Switchboard
 from app.access.people import Groups, Users
+from app.access.roles import Roles
 from app.access.rules import Rules
 from app.access.tokens import Tokens
 from app.http.parts import parts
@@ -29,6 +30,7 @@ class Management:
     groups: Groups
     tokens: Tokens
     rules: Rules
+    roles: Roles
     deploy_tokens: DeployTokens
     registry: Registry
     listing: Listing
@@ -51,6 +53,7 @@ def _build() -> Management:
         groups=Groups(house.database, house.transactions, house.identities),
         tokens=Tokens(house.database, house.transactions, house.identities),
         rules=Rules(house.database, house.transactions, house.access),
+        roles=Roles(house.database, house.transactions, house.identities),
         deploy_tokens=DeployTokens(house.database, house.transactions, house.access),
         registry=Registry(house.settings, house.database, house.transactions, house.access),
         listing=Listing(house.database, house.access),

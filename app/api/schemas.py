@@ -260,6 +260,30 @@ class GroupOut(Schema):
     created_at = Instant()
 
 
+class NewRoleIn(Schema):
+    name = Words(required=True)
+
+
+class NewRoleRuleIn(Schema):
+    repository = Words(load_default=None, allow_none=True, metadata={"description": "null: in every one"})
+    permissions = _permissions(required=True)
+    path_prefix = Words(load_default=None, allow_none=True, validate=_prefix)
+
+
+class RoleRuleOut(Schema):
+    id = fields.Integer()
+    repository = fields.String(allow_none=True)
+    permissions = fields.List(fields.String())
+    path_prefix = fields.String(allow_none=True)
+
+
+class RoleOut(Schema):
+    name = fields.String()
+    rules = fields.List(fields.Nested(RoleRuleOut))
+    holders = fields.List(fields.String(), metadata={"description": "user:NAME or group:NAME"})
+    created_at = Instant()
+
+
 class NewTokenIn(Schema):
     name = Words(required=True, validate=Length(1, 200))
     permissions = _permissions(required=True)

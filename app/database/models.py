@@ -179,6 +179,43 @@ access_rules = Table(
     Index(None, "group_id"),
 )
 
+# Named sets of rules. The view `arkvory_rules` (migrations) is all rules that speak of somebody: these by their holders, and access rules.
+roles = Table(
+    "arkvory_roles",
+    metadata,
+    _id(),
+    Column("name", EXACT, nullable=False),
+    _at("created_at"),
+    UniqueConstraint("name"),
+)
+
+# `repository_id` null: every repository.
+role_rules = Table(
+    "arkvory_role_rules",
+    metadata,
+    _id(),
+    Column("role_id", BigInteger, ForeignKey("arkvory_roles.id", ondelete="CASCADE"), nullable=False),
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE")),
+    Column("permissions", ARRAY(Text), nullable=False),
+    Column("path_prefix", EXACT),
+    Index(None, "role_id"),
+    Index(None, "repository_id"),
+)
+
+role_holders = Table(
+    "arkvory_role_holders",
+    metadata,
+    _id(),
+    Column("role_id", BigInteger, ForeignKey("arkvory_roles.id", ondelete="CASCADE"), nullable=False),
+    Column("user_id", BigInteger, ForeignKey("arkvory_users.id", ondelete="CASCADE")),
+    Column("group_id", BigInteger, ForeignKey("arkvory_groups.id", ondelete="CASCADE")),
+    CheckConstraint("(user_id is null) <> (group_id is null)", name="holder"),
+    UniqueConstraint("role_id", "user_id"),
+    UniqueConstraint("role_id", "group_id"),
+    Index(None, "user_id"),
+    Index(None, "group_id"),
+)
+
 # Tokens that belong to a repository and to no user; kept as their SHA-256, as the others.
 deploy_tokens = Table(
     "arkvory_deploy_tokens",

@@ -257,7 +257,7 @@ _COUNTS = text(
 )
 _KNOWN = text(
     f"select {FACTS}, {EPOCHS}, (:everything or coalesce(r.creator_id = :user, false)) as whole, "
-    "array(select coalesce(a.path_prefix, '') from arkvory_access_rules a where a.repository_id = r.id and 'read' = any(a.permissions) "
+    "array(select coalesce(a.path_prefix, '') from arkvory_rules a where a.repository_id = r.id and 'read' = any(a.permissions) "
     f"and {APPLIES}) as prefixes from arkvory_repositories r where r.tenant = 'default' and r.deleted_at is null and r.name >= :from "
     f"and {KNOWN} order by r.name limit :limit"
 )

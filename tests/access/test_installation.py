@@ -13,6 +13,7 @@ from app.access import decision
 from app.access.installation import Switchboard, SwitchChange
 from app.cache.changes import Outcome
 from app.errors import Forbidden, ReadOnly, Unauthenticated
+from app.repository import publishing
 from app.repository.publishing import Target
 from tests.conftest import MakePause
 from tests.support.house import ADMIN, NOBODY, House
@@ -192,7 +193,7 @@ def test_an_upload_whose_body_came_while_the_server_became_read_only_leaves_noth
 
 def test_once_the_switch_has_answered_what_is_stored_stands_still(house: House, files: int, switch: Switch, pause: MakePause) -> None:
     """A write that was allowed before the switch may still commit; the switch waits for it."""
-    stopped = pause(house.parts.transactions, "_commit", before=True)
+    stopped = pause(publishing, "apply_rules")
     writer = gevent.spawn(house.publish, "b", b"mine")
     stopped.reached()
     switching = gevent.spawn(switch, read_only=True)

@@ -126,6 +126,23 @@ def test_a_robot_gets_tokens_for_several_repositories(server: Server, here: Run)
     assert (refused.returncode, "tokens alone" in refused.stderr) == (1, True)
 
 
+def test_the_whole_life_of_a_role(server: Server, here: Run) -> None:
+    here("repo", "create", "ruled", "--format", "raw")
+    here("user", "create", "rolf", "--password-stdin", text="rolfs-password\n")
+    here("role", "create", "builder")
+    made = document(here("role", "add-rule", "builder", "read", "write", "--repository", "ruled", "--prefix", "a", "--json"))
+    here("role", "assign", "builder", "user:rolf")
+    assert server.put("/raw/ruled/a/x", b"1", auth=("rolf", "rolfs-password")).status_code == 201
+    assert server.put("/raw/ruled/b", b"1", auth=("rolf", "rolfs-password")).status_code == 403
+    assert "read,write ruled/a" in here("role", "list").stdout
+    here("role", "remove-rule", "builder", str(made["rules"][0]["id"]))
+    assert server.get("/raw/ruled/a/x", auth=("rolf", "rolfs-password")).status_code == 404
+    here("role", "unassign", "builder", "user:rolf")
+    assert document(here("role", "show", "builder", "--json"))["holders"] == []
+    here("role", "delete", "builder")
+    assert document(here("role", "list", "--json")) == []
+
+
 def test_the_switches_are_turned_from_the_command_line(server: Server, here: Run) -> None:
     server.repository("switched", public=True)
     server.put("/raw/switched/a", b"1")
