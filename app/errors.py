@@ -17,8 +17,10 @@
     ├── CapacitySpent        no room: the server's capacity, its disk or the repository's quota
     └── Later                come back later
         ├── TooManyUploads   no place came free in time
+        ├── TooManyLogins    too many wrong passwords of this name, or from this address
         └── Unavailable      cannot be answered now
             ├── RepositoryOffline, RepositoryMaintenance
+            ├── ReadOnly         an administrator has frozen all that is stored
             ├── DatabaseAway     PostgreSQL does not answer, or no connection came free
             ├── OutcomeUnknown   the answer to COMMIT was lost and has not been found out yet
             └── NotOwner         this process does not own the storage (any more)
@@ -113,6 +115,10 @@ class TooManyUploads(Later):
     code = "too_many_uploads"
 
 
+class TooManyLogins(Later):
+    code = "too_many_logins"
+
+
 class Unavailable(Later):
     code = "unavailable"
 
@@ -123,6 +129,10 @@ class RepositoryOffline(Unavailable):
 
 class RepositoryMaintenance(Unavailable):
     code = "repository_maintenance"
+
+
+class ReadOnly(Unavailable):
+    code = "read_only"
 
 
 class DatabaseAway(Unavailable):

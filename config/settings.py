@@ -147,6 +147,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("repository_creation", ("ARKVORY_REPOSITORY_CREATION",), "administrators", _creators, "who may create repositories: `administrators` or `signed-in`"),
     Setting("admin_password", ("ARKVORY_ADMIN_PASSWORD",), None, _text, "password of `admin` at the first start; empty: a random one, printed once"),
     Setting("password_length", ("ARKVORY_PASSWORD_LENGTH",), 1, _count(1, 256), "fewest characters of a new password"),
+    Setting("login_failures_per_name", ("ARKVORY_LOGIN_FAILURES_PER_NAME",), 20, _count(0),
+            "wrong passwords of one user name before the answer is 429; 0: no limit"),
+    Setting("login_failures_per_address", ("ARKVORY_LOGIN_FAILURES_PER_ADDRESS",), 100, _count(0),
+            "the same for one client address (IPv6: one /64)"),
+    Setting("login_window_seconds", ("ARKVORY_LOGIN_WINDOW_SECONDS",), 300.0, _seconds, "time after which so many wrong passwords are forgotten"),
     Setting("log_level", ("ARKVORY_LOG_LEVEL",), "info", _text, "`debug`, `info`, `warning` or `error`"),
     Setting("access_log", ("ARKVORY_ACCESS_LOG",), True, _flag, "one line of JSON for each request on standard output"),
     Setting("url", ("ARKVORY_URL",), None, _text, "command line: address of the server"),
@@ -195,6 +200,9 @@ class Settings:
     repository_creation: str
     admin_password: str | None
     password_length: int
+    login_failures_per_name: int
+    login_failures_per_address: int
+    login_window_seconds: float
     log_level: str
     access_log: bool
     url: str | None

@@ -22,10 +22,20 @@ class Authority:
         self._identities = identities
 
     def signed_in(self, connection: Connection, caller: Caller) -> Identity:
-        """The caller as they are now. Raises Unauthenticated for nobody, and for whom may not sign in any more."""
-        if caller.identity is None:
+        """The user who calls, as they are now.
+
+        Raises Unauthenticated for nobody, and for whom may not sign in any more; Forbidden for a deploy token.
+        """
+        identity = self.present(connection, caller)
+        if identity is None:
             raise Unauthenticated("this needs a login")
-        return self._identities.read_again(connection, caller.identity)
+        if identity.deploy is not None:
+            raise Forbidden("a deploy token stands for a repository, not for a user")
+        return identity
+
+    def present(self, connection: Connection, caller: Caller) -> Identity | None:
+        """Whoever calls, as they are now; null for nobody. Raises Unauthenticated for a credential that is not good any more."""
+        return None if caller.identity is None else self._identities.read_again(connection, caller.identity)
 
     def administrator(self, connection: Connection, caller: Caller) -> Identity:
         """The caller, an administrator with all of their rights. Raises Unauthenticated or Forbidden."""

@@ -1,7 +1,8 @@
 """May this caller do this here? (DESIGN 3)
 
-A public repository lets anyone read. Otherwise, in this order: anonymous or signed in; the token's
-scope; administrator; creator of the repository; access rules. Only what the rules said is kept, in the
+Nobody may do anything while the installation's anonymous switch is off. A public repository lets anyone
+read. Otherwise, in this order: anonymous or signed in; the token's
+scope; administrator; creator of the repository; deploy token; access rules. Only what the rules said is kept, in the
 authorization region; everything else is decided from the snapshot and the identity each time.
 """
 
@@ -14,8 +15,9 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from app.access.identity import Caller, Identities, Identity
+from app.access.identity import Caller, DeployScope, Identities, Identity
 from app.cache import keys
+from app.cache.installation import Installation, read_switches
 from app.cache.snapshots import Snapshot, unknown_repository
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
@@ -57,11 +59,20 @@ def refusal(snapshot: Snapshot, identity: Identity | None, permission: str, path
     """None when the caller may; else the error to raise. `grants` tells what the rules said of a permission."""
     if permission == READ and snapshot.public:
         return None
+    if identity is not None and identity.deploy is not None:
+        grants = functools.partial(deployed, identity.deploy, snapshot.id)
     if identity is None:
         return None if grants(permission).covers(path) else needs_login(snapshot.name)
     if _token_allows(snapshot, identity, permission) and _user_may(snapshot, identity, permission, path, grants):
         return None
     return _explained(snapshot, identity, permission, grants)
+
+
+def deployed(scope: DeployScope, repository_id: int, permission: str) -> Grant:
+    """What a deploy token gives: rules do not speak of it, not even those for anyone."""
+    if scope.repository_id != repository_id or permission not in scope.permissions:
+        return NOTHING
+    return Grant(prefixes=(scope.path_prefix,)) if scope.path_prefix else Grant(whole=True)
 
 
 def needs_login(repository: str) -> Unauthenticated:
@@ -95,19 +106,23 @@ def _explained(snapshot: Snapshot, identity: Identity, permission: str, grants: 
 class Access:
     """The decision, from memory for reads and from the database for writes (C10)."""
 
-    def __init__(self, database: Database, cache: Cache, identities: Identities) -> None:
+    def __init__(self, database: Database, cache: Cache, identities: Identities, installation: Installation) -> None:
         self._database = database
         self._cache = cache
         self.identities = identities
+        self.installation = installation
 
     def require(self, caller: Caller, snapshot: Snapshot, permission: str, path: str) -> None:
         """For reads. Raises Unauthenticated, Forbidden or NotFound."""
+        if caller.identity is None and not self.installation.switches().anonymous:
+            raise needs_login(snapshot.name)
         error = refusal(snapshot, caller.identity, permission, path, lambda each: self._grant(caller, snapshot, each))
         if error is not None:
             raise error
 
     def require_now(self, connection: Connection, caller: Caller, snapshot: Snapshot, permission: str, path: str | None) -> Caller:
         """The same, decided by what `connection` reads; `snapshot` must come from there too. The caller as they are now."""
+        self.admit(connection, caller)
         if caller.identity is not None:
             caller = Caller(self.identities.read_again(connection, caller.identity), caller.address)
         read = functools.cache(lambda: _read_grants(connection, snapshot.id, caller)[0])
@@ -116,8 +131,14 @@ class Access:
             raise error
         return caller
 
+    def admit(self, connection: Connection, caller: Caller) -> None:
+        """Raises Unauthenticated for nobody, while the installation is for those with a login alone."""
+        if caller.identity is None and not read_switches(connection).anonymous:
+            raise Unauthenticated("this server needs a login")
+
     def require_known(self, connection: Connection, caller: Caller, snapshot: Snapshot) -> Caller:
         """Some permission somewhere in the repository: enough to be told that it exists. Raises as `require_now`."""
+        self.admit(connection, caller)
         if caller.identity is not None:
             caller = Caller(self.identities.read_again(connection, caller.identity), caller.address)
         read = functools.cache(lambda: _read_grants(connection, snapshot.id, caller)[0])
@@ -134,6 +155,8 @@ class Access:
             return Grant(whole=True)
         if identity is not None and (identity.administrator or snapshot.creator_id == identity.user_id):
             return Grant(whole=True)
+        if identity is not None and identity.deploy is not None:
+            return deployed(identity.deploy, snapshot.id, permission)
         return _read_grants(connection, snapshot.id, caller)[0][permission]
 
     def require_whole(self, connection: Connection, caller: Caller, snapshot: Snapshot, permission: str) -> None:
@@ -143,7 +166,7 @@ class Access:
 
     def _grant(self, caller: Caller, snapshot: Snapshot, permission: str) -> Grant:
         epochs = self._cache.effective(snapshot.id, snapshot.epochs)
-        key = keys.for_grant(snapshot.id, epochs, caller.user_id, caller.revision, permission)
+        key = keys.for_grant(snapshot.id, epochs, caller.user_id, caller.revision, permission, self._cache.view.installation)
         kept: Grant | None = self._cache.grants.get(key)
         if kept is not None and self._may_keep(snapshot.id, caller):
             return kept
@@ -163,7 +186,7 @@ class Access:
             return
         tags = (keys.tag_of_repository(repository_id), keys.tag_of_user(caller.user_id))
         for permission, grant in grants.items():
-            key = keys.for_grant(repository_id, seen.epochs, caller.user_id, seen.user_revision, permission)
+            key = keys.for_grant(repository_id, seen.epochs, caller.user_id, seen.user_revision, permission, seen.installation)
             self._cache.grants.put(key, grant, tags=tags)
 
 
@@ -171,7 +194,7 @@ _GRANTS_QUERY = text(
     "select r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch, i.epoch as installation, "
     "coalesce(u.revision, 0) as revision, a.permissions, a.path_prefix "
     "from arkvory_repositories r cross join arkvory_installation i left join arkvory_users u on u.id = :user "
-    "left join arkvory_access_rules a on a.repository_id = r.id and (a.subject = 'anonymous' or (u.id is not null and "
+    "left join arkvory_rules a on a.repository_id = r.id and (a.subject = 'anonymous' or (u.id is not null and "
     "(a.subject = 'signed-in' or a.user_id = u.id "
     "or a.group_id in (select m.group_id from arkvory_group_members m where m.user_id = u.id)))) "
     "where r.id = :repository"

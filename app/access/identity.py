@@ -2,7 +2,8 @@
 
 The identity region keeps what a credential stands for, for 30 s, as long as the user's revision has not
 risen since. A password's verdict is kept apart, by credential and stored hash: it stays true whatever
-else changes, and argon2 is slow on purpose. Verification runs in the thread pool, a few at a time.
+else changes, and argon2 is slow on purpose. Verification runs in the thread pool, a few at a time, and not at all
+for a name or an address that has guessed too often (`throttle.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hmac
 import os
 import secrets
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +23,11 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from gevent.lock import BoundedSemaphore
 from sqlalchemy import Connection, Row, text
 
+from app.access.throttle import Throttle
 from app.cache import keys
 from app.cache.single import SingleFlight
 from app.cache.store import Cache
+from app.cache.view import Epochs, Seen
 from app.database.engines import Database
 from app.errors import Unauthenticated, Unavailable
 
@@ -56,12 +60,38 @@ class TokenScope:
 
     @property
     def expired(self) -> bool:
-        return self.expires_at is not None and self.expires_at <= time.time()
+        return _is_over(self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class DeployScope:
+    """What a deploy token allows, in the repository that it belongs to and nowhere else.
+
+    `path_prefix` null means all of it; `authorization` is the repository's epoch that the same query read.
+    """
+
+    id: int
+    repository_id: int
+    permissions: frozenset[str]
+    path_prefix: str | None
+    authorization: int
+    expires_at: float | None
+
+    @property
+    def expired(self) -> bool:
+        return _is_over(self.expires_at)
+
+
+def _is_over(expires_at: float | None) -> bool:
+    return expires_at is not None and expires_at <= time.time()
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A user as one query read them; `proof` is the stored hash that the password was checked against."""
+    """A user as one query read them; `proof` is the stored hash that the password was checked against.
+
+    A deploy token is an identity without a user: its `user_id` is 0, as nobody's, and its name no user can have.
+    """
 
     user_id: int
     name: str
@@ -69,6 +99,7 @@ class Identity:
     revision: int
     token: TokenScope | None
     proof: str | None
+    deploy: DeployScope | None = None
 
 
 # A command on this machine, which proved that it may read the server's secret: the administrator, without a row.
@@ -91,11 +122,18 @@ class Caller:
     def revision(self) -> int:
         return self.identity.revision if self.identity else 0
 
+    def holds_at(self, repository_id: int, authorization: int) -> bool:
+        """False for a deploy token of that repository that was read under an older authorization epoch."""
+        deploy = self.identity.deploy if self.identity else None
+        return deploy is None or deploy.repository_id != repository_id or deploy.authorization >= authorization
+
     @property
     def upload_key(self) -> str:
         """By whom places are shared out: token, else user, else address."""
         if self.identity is None:
             return f"address:{self.address}"
+        if self.identity.deploy is not None:
+            return f"deploy-token:{self.identity.deploy.id}"
         if self.identity.token is not None:
             return f"token:{self.identity.token.id}"
         return f"user:{self.identity.user_id}"
@@ -112,10 +150,11 @@ def new_token() -> str:
 
 
 class Passwords:
-    """argon2, off the loop; verdicts are kept by credential and stored hash."""
+    """argon2, off the loop; verdicts are kept by credential and stored hash, and wrong ones counted."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, throttle: Throttle) -> None:
         self._cache = cache
+        self._throttle = throttle
         self._hasher = PasswordHasher()
         self._flights: SingleFlight[bool] = SingleFlight()
         self._slots = BoundedSemaphore(PASSWORD_CHECKS_AT_ONCE)
@@ -127,27 +166,37 @@ class Passwords:
             value: str = gevent.get_hub().threadpool.apply(self._hasher.hash, (password,))
             return value
 
-    def matches(self, credential: bytes, password: str, stored: str) -> bool:
-        """Whether `password` is the one behind `stored`; the same question asked at once is answered once."""
-        key = keys.for_password(credential, stored)
-        known = self._cache.passwords.get(key)
-        if known is not None:
-            return known
-        verdict = self._flights.run(key, lambda: self._verify(stored, password))
-        self._cache.passwords.put(key, verdict, lifetime=None if verdict else 30.0)
-        return verdict
+    def matches(self, digest: bytes, given: Credential, stored: str | None, address: str) -> bool:
+        """Whether the password is the one behind `stored`; the same question asked at once is answered once.
 
-    def waste(self, credential: bytes, password: str) -> None:
-        """The whole way of a wrong password, so that the answer's delay does not tell which names exist."""
+        Null, which no password matches, takes as long: the answer's delay does not tell which names exist.
+        Raises TooManyLogins when the name or the address has guessed too often; what is known already needs no guess.
+        """
+        real = stored if stored is not None else self._nobodys_hash()
+        key = keys.for_password(digest, real)
+        known = self._cache.passwords.get(key)
+        if known is None:
+            known = self._flights.run((key, address), lambda: self._judge(given, real, address))
+            self._cache.passwords.put(key, known, lifetime=None if known else 30.0)
+        elif not known:
+            self._throttle.repeat(digest)
+        return known and stored is not None
+
+    def _nobodys_hash(self) -> str:
         if self._nobody is None:
             self._nobody = self.hash(secrets.token_hex(16))
-        self.matches(credential, password, self._nobody)
+        return self._nobody
 
-    def _verify(self, stored: str, password: str) -> bool:
+    def _judge(self, given: Credential, stored: str, address: str) -> bool:
+        self._throttle.check(given.name, address)
         if not self._slots.acquire(timeout=PASSWORD_WAIT_SECONDS):
             raise Unavailable("many logins are being checked; try again shortly")
         try:
-            verdict: bool = gevent.get_hub().threadpool.apply(self._check, (stored, password))
+            # Others may have guessed while this one waited.
+            self._throttle.check(given.name, address)
+            verdict: bool = gevent.get_hub().threadpool.apply(self._check, (stored, given.secret))
+            if not verdict:
+                self._throttle.count(given.name, address)
             return verdict
         finally:
             self._slots.release()
@@ -162,29 +211,33 @@ class Passwords:
 class Identities:
     """Answers `who is this`, from memory when it can."""
 
-    def __init__(self, database: Database, cache: Cache) -> None:
+    def __init__(self, database: Database, cache: Cache, throttle: Throttle) -> None:
         self._database = database
         self._cache = cache
-        self.passwords = Passwords(cache)
+        self.passwords = Passwords(cache, throttle)
         # Memory holds keyed digests only: a dump of it does not give away secrets, nor a dictionary for them.
         self._key = os.urandom(32)
 
-    def identify(self, credential: Credential) -> Identity:
-        """Raises Unauthenticated when the credential is wrong, expired or its user disabled."""
+    def identify(self, credential: Credential, address: str = "") -> Identity:
+        """Raises Unauthenticated when the credential is wrong, expired or its user disabled; TooManyLogins after too many guesses."""
         digest = self._digest(credential)
         kept: Identity | None = self._cache.identities.get(keys.for_identity(digest))
-        if kept is not None and self._is_current(kept):
+        if kept is not None and self.is_current(kept):
             return kept
-        identity = self._by_token(credential) if credential.is_token else self._by_password(credential, digest)
-        self._cache.observe_user(identity.user_id, identity.revision)
-        if self._is_current(identity):
-            self._cache.identities.put(keys.for_identity(digest), identity, tags=(keys.tag_of_user(identity.user_id),))
+        identity = self._by_token(credential) if credential.is_token else self._by_password(credential, digest, address)
+        if identity.deploy is None:
+            self._cache.observe_user(identity.user_id, identity.revision)
+        if self.is_current(identity):
+            self._cache.identities.put(keys.for_identity(digest), identity, tags=(_tag(identity),))
         return identity
 
     def read_again(self, connection: Connection, identity: Identity) -> Identity:
         """The same credential judged by what `connection` reads now (C8, C10). Raises Unauthenticated."""
         if identity is LOCAL:
             return identity
+        if identity.deploy is not None:
+            row = connection.execute(text(f"{_DEPLOY_QUERY} where d.id = :id"), {"id": identity.deploy.id}).first()
+            return _deploy_identity(row)
         if identity.token is not None:
             row = connection.execute(text(f"{_TOKEN_QUERY} where t.id = :id"), {"id": identity.token.id}).first()
             return _token_identity(row)
@@ -198,25 +251,36 @@ class Identities:
         message = f"{len(name)}:{name}{credential.secret}".encode("utf-8", "surrogateescape")
         return hmac.digest(self._key, message, "sha256")
 
-    def _is_current(self, identity: Identity) -> bool:
+    def is_current(self, identity: Identity | None) -> bool:
+        """Whether nothing that this process knows of has ended or changed it since it was read, nor may have (C2)."""
+        if identity is None:
+            return True
+        deploy = identity.deploy
+        if deploy is not None:
+            epoch = self._cache.view.repository(deploy.repository_id).authorization
+            return not deploy.expired and deploy.authorization >= epoch and self._cache.may_keep(deploy.repository_id)
         if identity.token is not None and identity.token.expired:
             return False
         return identity.revision >= self._cache.view.user(identity.user_id) and identity.user_id not in self._cache.doubts.users
 
     def _by_token(self, credential: Credential) -> Identity:
         with self._database.read() as connection:
-            row = connection.execute(text(f"{_TOKEN_QUERY} where t.digest = :digest"), {"digest": token_digest(credential.secret)}).first()
-        return _token_identity(row)
+            digest = {"digest": token_digest(credential.secret)}
+            row = connection.execute(text(f"{_TOKEN_QUERY} where t.digest = :digest"), digest).first()
+            if row is not None:
+                return _token_identity(row)
+            row = connection.execute(text(f"{_DEPLOY_QUERY} where d.digest = :digest"), digest).first()
+        if row is not None:
+            self._cache.observe(Seen(row.repository_id, Epochs._make(row[-5:-1]), None, 0, row.installation))
+        return _deploy_identity(row)
 
-    def _by_password(self, credential: Credential, digest: bytes) -> Identity:
+    def _by_password(self, credential: Credential, digest: bytes, address: str) -> Identity:
         if "\x00" in credential.name:
             raise Unauthenticated(WRONG)
         with self._database.read() as connection:
             row = connection.execute(text(f"{_USER_QUERY} where u.name = :name"), {"name": credential.name}).first()
-        if row is None or row.password_hash is None:
-            self.passwords.waste(digest, credential.secret)
-            raise Unauthenticated(WRONG)
-        if not self.passwords.matches(digest, credential.secret, row.password_hash) or row.disabled:
+        stored = None if row is None else row.password_hash
+        if not self.passwords.matches(digest, credential, stored, address) or row is None or row.disabled:
             raise Unauthenticated(WRONG)
         return _user_identity(row)
 
@@ -228,6 +292,20 @@ _TOKEN_QUERY = (
 )
 
 
+_DEPLOY_QUERY = (
+    "select d.id, d.name, d.repository_id, d.permissions, d.path_prefix, extract(epoch from d.expires_at)::float8 as expires_at, "
+    "r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch, i.epoch as installation "
+    "from arkvory_deploy_tokens d join arkvory_repositories r on r.id = d.repository_id and r.deleted_at is null "
+    "cross join arkvory_installation i"
+)
+
+
+def _tag(identity: Identity) -> Hashable:
+    if identity.deploy is not None:
+        return keys.tag_of_repository(identity.deploy.repository_id)
+    return keys.tag_of_user(identity.user_id)
+
+
 def _user_identity(row: Row[Any]) -> Identity:
     return Identity(row.id, row.name, row.administrator, row.revision, None, row.password_hash)
 
@@ -237,6 +315,20 @@ def _token_identity(row: Row[Any] | None) -> Identity:
         raise Unauthenticated(WRONG)
     repositories = None if row.repositories is None else frozenset(row.repositories)
     scope = TokenScope(row.token_id, frozenset(row.permissions), repositories, row.expires_at)
+    _check_time(scope)
+    return Identity(row.id, row.name, row.administrator, row.revision, scope, None)
+
+
+def _deploy_identity(row: Row[Any] | None) -> Identity:
+    if row is None:
+        raise Unauthenticated(WRONG)
+    scope = DeployScope(
+        row.id, row.repository_id, frozenset(row.permissions), row.path_prefix, row.authorization_epoch, row.expires_at
+    )  # fmt: skip
+    _check_time(scope)
+    return Identity(0, f"deploy-token:{row.name}", False, 0, None, None, scope)
+
+
+def _check_time(scope: TokenScope | DeployScope) -> None:
     if scope.expired:
         raise Unauthenticated("this token has expired; make a new one")
-    return Identity(row.id, row.name, row.administrator, row.revision, scope, None)

@@ -30,10 +30,11 @@ DELETE_TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """An account; never its password."""
+    """An account; never its password. A `robot` signs in by tokens alone, which administrators make for it."""
 
     name: str
     administrator: bool
+    robot: bool
     disabled: bool
     groups: Sequence[str]
     created_at: datetime
@@ -90,6 +91,24 @@ def _is_utf8(value: str) -> bool:
     return True
 
 
+def check_new(name: str, password: str | None, least: int, *, administrator: bool, robot: bool) -> None:
+    """Raises Invalid with the field. People have a password, robots have none and are no administrators."""
+    check_name(name, "user")
+    if robot:
+        _check_robot(has_password=password is not None, administrator=administrator)
+    elif password is None:
+        raise Invalid("a user needs a password, unless it is a robot", field="password")
+    else:
+        check_password(password, least)
+
+
+def _check_robot(*, has_password: bool, administrator: bool) -> None:
+    if has_password:
+        raise Invalid("a robot signs in by tokens alone; it has no password", field="password")
+    if administrator:
+        raise Invalid("a robot cannot be an administrator; give it rules", field="administrator")
+
+
 class Users:
     """Accounts. Everyone may see their own and change its password; the rest is the administrators'."""
 
@@ -100,23 +119,22 @@ class Users:
         self._password_length = password_length
         self._authority = Authority(identities)
 
-    def create(self, caller: Caller, name: str, password: str, *, administrator: bool = False) -> User:
+    def create(self, caller: Caller, name: str, password: str | None, *, administrator: bool = False, robot: bool = False) -> User:
         """Raises Invalid, AlreadyExists, Forbidden or Unauthenticated."""
-        check_name(name, "user")
-        check_password(password, self._password_length)
+        check_new(name, password, self._password_length, administrator=administrator, robot=robot)
         with self._database.read() as connection:
             if self._authority.administrator(connection, caller).token is not None and administrator:
                 raise _lasting()
-        hashed = self._identities.passwords.hash(password)
+        hashed = None if password is None else self._identities.passwords.hash(password)
         with self._transactions.begin() as transaction:
             self._authority.administrator(transaction.connection, caller)
             transaction.order.reach(Step.PEOPLE)
             made = transaction.connection.execute(
                 text(
-                    "insert into arkvory_users (name, password_hash, administrator) values (:name, :hash, :administrator) "
+                    "insert into arkvory_users (name, password_hash, administrator, robot) values (:name, :hash, :administrator, :robot) "
                     "on conflict (name) do nothing returning id"
                 ),
-                {"name": name, "hash": hashed, "administrator": administrator},
+                {"name": name, "hash": hashed, "administrator": administrator, "robot": robot},
             ).first()
             if made is None:
                 raise AlreadyExists(f"there is a user {name!r} already")
@@ -149,6 +167,8 @@ class Users:
             connection = transaction.connection
             self._check_may_change(connection, caller, name, change)
             before = _lock_user(transaction, name, keeps_administrator=not change.weakens)
+            if before.robot:
+                _check_robot(has_password=change.password is not None, administrator=bool(change.administrator))
             after = (_either(change.administrator, before.administrator), _either(change.disabled, before.disabled), hashed)
             if after != (before.administrator, before.disabled, None):
                 transaction.advance_users([before.id])
@@ -336,7 +356,7 @@ def _lock_user(transaction: Transaction, name: str, *, keeps_administrator: bool
     transaction.order.reach(Step.PEOPLE)
     others = "" if keeps_administrator else "or (administrator and not disabled)"
     rows = transaction.connection.execute(
-        text(f"select id, name, administrator, disabled from arkvory_users where name = :name {others} order by id for update"),
+        text(f"select id, name, administrator, disabled, robot from arkvory_users where name = :name {others} order by id for update"),
         {"name": name},
     ).all()
     user = next((row for row in rows if row.name == name), None)
@@ -356,7 +376,7 @@ def _lock_group(transaction: Transaction, name: str, strength: str) -> Row[Any]:
 
 
 _USERS = (
-    "select u.name, u.administrator, u.disabled, array(select g.name from arkvory_group_members m join arkvory_groups g "
+    "select u.name, u.administrator, u.robot, u.disabled, array(select g.name from arkvory_group_members m join arkvory_groups g "
     "on g.id = m.group_id where m.user_id = u.id order by g.name) as groups, u.created_at from arkvory_users u"
 )
 _GROUPS = (

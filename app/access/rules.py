@@ -52,7 +52,7 @@ class Rules:
     def list(self, caller: Caller, repository: str, limit: int, after: int = 0) -> Page[Rule]:
         """By id. Raises NotFound, Forbidden or Unauthenticated."""
         with self._database.consistent() as connection:
-            snapshot = self._managed(connection, caller, repository)
+            snapshot = managed(self._access, connection, caller, repository)
             rows = connection.execute(
                 text(f"{_RULES} where a.repository_id = :repository and a.id > :after order by a.id limit :limit"),
                 {"repository": snapshot.id, "after": after, "limit": limit + 1},
@@ -65,9 +65,9 @@ class Rules:
         if not new.permissions or set(new.permissions) - set(PERMISSIONS):
             raise Invalid(f"permissions are some of {', '.join(PERMISSIONS)}", field="permissions")
         with self._database.read() as connection:
-            found = self._managed(connection, caller, repository)
+            found = managed(self._access, connection, caller, repository)
         with self._transactions.begin(found.id) as transaction:
-            snapshot = self._still_managed(transaction.connection, caller, repository, found.id)
+            snapshot = managed(self._access, transaction.connection, caller, repository, found.id)
             _check_room(transaction.connection, snapshot.id)
             transaction.advance(snapshot.id, "authorization")
             return _insert(transaction, snapshot.id, kind, name, new)
@@ -75,9 +75,9 @@ class Rules:
     def delete(self, caller: Caller, repository: str, rule_id: int) -> None:
         """Raises NotFound, Forbidden or Unauthenticated."""
         with self._database.read() as connection:
-            found = self._managed(connection, caller, repository)
+            found = managed(self._access, connection, caller, repository)
         with self._transactions.begin(found.id) as transaction:
-            snapshot = self._still_managed(transaction.connection, caller, repository, found.id)
+            snapshot = managed(self._access, transaction.connection, caller, repository, found.id)
             transaction.advance(snapshot.id, "authorization")
             gone = transaction.connection.execute(
                 text("delete from arkvory_access_rules where repository_id = :repository and id = :id"),
@@ -86,17 +86,17 @@ class Rules:
             if not gone.rowcount:
                 raise NotFound(f"repository {repository!r} has no rule {rule_id}")
 
-    def _managed(self, connection: Connection, caller: Caller, repository: str) -> Snapshot:
-        snapshot = find_repository(connection, caller, repository)
-        self._access.require_whole(connection, caller, snapshot, MANAGE)
-        return snapshot
 
-    def _still_managed(self, connection: Connection, caller: Caller, repository: str, repository_id: int) -> Snapshot:
-        """Once more, under the repository's lock (C10)."""
-        snapshot = self._managed(connection, caller, repository)
-        if snapshot.id != repository_id:
-            raise NotFound(f"repository {repository!r} was deleted meanwhile")
-        return snapshot
+def managed(access: Access, connection: Connection, caller: Caller, repository: str, same_as: int | None = None) -> Snapshot:
+    """A repository that the caller manages as a whole; under its lock, `same_as` is the one that was locked (C10).
+
+    Raises NotFound, Forbidden or Unauthenticated.
+    """
+    snapshot = find_repository(connection, caller, repository)
+    access.require_whole(connection, caller, snapshot, MANAGE)
+    if same_as is not None and snapshot.id != same_as:
+        raise NotFound(f"repository {repository!r} was deleted meanwhile")
+    return snapshot
 
 
 def find_repository(connection: Connection, caller: Caller, name: str) -> Snapshot:
@@ -126,7 +126,7 @@ def _check_room(connection: Connection, repository_id: int) -> None:
 
 
 def _insert(transaction: Transaction, repository_id: int, kind: str, name: str, new: NewRule) -> Rule:
-    named = {kind: _lock_named(transaction, kind, name)} if name else {}
+    named = {kind: lock_named(transaction, kind, name)} if name else {}
     made = transaction.connection.execute(
         text(
             "insert into arkvory_access_rules (repository_id, subject, user_id, group_id, permissions, path_prefix) "
@@ -144,7 +144,7 @@ def _insert(transaction: Transaction, repository_id: int, kind: str, name: str, 
     return Rule(*transaction.connection.execute(text(f"{_RULES} where a.id = :id"), {"id": made}).one())
 
 
-def _lock_named(transaction: Transaction, kind: str, name: str) -> int:
+def lock_named(transaction: Transaction, kind: str, name: str) -> int:
     """The id; the row cannot go before this transaction ends, so whoever deletes it sees the rule."""
     transaction.order.reach(Step.PEOPLE)
     found = transaction.connection.execute(

@@ -65,7 +65,7 @@ class Tokens:
             owner = _lock_owner(transaction, wanted.user or identity.name)
             identity = self._maker(connection, caller, wanted.user)
             repositories = None if wanted.repositories is None else _ids(connection, identity, wanted.repositories)
-            _check_within(identity, wanted.permissions, repositories)
+            check_within(identity, wanted.permissions, repositories)
             secret = new_token()
             made = _insert(connection, owner, identity, wanted, repositories, secret)
             return _token(connection, made), secret
@@ -133,7 +133,7 @@ def _check(wanted: NewToken) -> None:
         raise Invalid(f"a token lasts 1 to {MOST_DAYS} days, or null: until it is revoked", field="expires_in_days")
 
 
-def _check_within(identity: Identity, permissions: Sequence[str], repositories: Sequence[int] | None) -> None:
+def check_within(identity: Identity, permissions: Sequence[str], repositories: Sequence[int] | None) -> None:
     """Raises Forbidden when the new token could do more, or elsewhere, than the one that makes it; it also ends no later."""
     maker = identity.token
     if maker is None:

@@ -13,15 +13,21 @@ APPLIES = (
 )
 # With the repository as `r`; needs all of `subject`. A token for certain repositories still reads what anyone may.
 KNOWN = (
-    "(r.public or ((cast(:scope as bigint[]) is null or r.id = any(cast(:scope as bigint[]))) and (:everything or r.creator_id = :user "
-    f"or exists (select 1 from arkvory_access_rules a where a.repository_id = r.id and {APPLIES}))))"
+    "(r.public or r.id = :deployed or ((cast(:scope as bigint[]) is null or r.id = any(cast(:scope as bigint[]))) "
+    "and (:everything or r.creator_id = :user "
+    f"or exists (select 1 from arkvory_rules a where a.repository_id = r.id and {APPLIES}))))"
 )
 
 
 def subject(identity: Identity | None) -> dict[str, Any]:
     """The parameters of `KNOWN` for somebody or nobody."""
     scope = identity.token.repositories if identity is not None and identity.token is not None else None
+    deploy = identity.deploy if identity is not None else None
+    if deploy is not None:
+        # Its own repository, and what is public.
+        scope = frozenset()
     return {
+        "deployed": 0 if deploy is None else deploy.repository_id,
         "user": identity.user_id if identity is not None else 0,
         "everything": identity is not None and identity.administrator,
         "scope": None if scope is None else sorted(scope),

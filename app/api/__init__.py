@@ -3,7 +3,8 @@
 - `repositories`: the repositories, their rules, their usage
 - `artifacts`: what is in them, search
 - `people`: users, groups, tokens, who am I
-- `operations`: cleanup
+- `roles`: named sets of rules
+- `operations`: cleanup, the switches of the installation
 - `problems`: every error below /api
 """
 
@@ -19,9 +20,9 @@ __all__ = ["register"]
 
 def register(app: Flask) -> None:
     """Add the rooms of the API and its OpenAPI document. Call it after the other handlers of errors are registered."""
-    from app.api import artifacts, blueprints, operations, people, problems, quarantine, repositories
+    from app.api import artifacts, blueprints, operations, people, problems, quarantine, repositories, roles
 
     api = blueprints.Api(app)
-    for room in (repositories, artifacts, quarantine, people, operations):
+    for room in (repositories, artifacts, quarantine, people, roles, operations):
         api.register_blueprint(room.blueprint)
     problems.register(app)

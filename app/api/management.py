@@ -7,7 +7,10 @@ from typing import cast
 
 from flask import current_app
 
+from app.access.deploying import DeployTokens
+from app.access.installation import Switchboard
 from app.access.people import Groups, Users
+from app.access.roles import Roles
 from app.access.rules import Rules
 from app.access.tokens import Tokens
 from app.http.parts import parts
@@ -22,10 +25,13 @@ _KEY = "arkvory.management"
 class Management:
     """What routes of the management API call."""
 
+    switchboard: Switchboard
     users: Users
     groups: Groups
     tokens: Tokens
     rules: Rules
+    roles: Roles
+    deploy_tokens: DeployTokens
     registry: Registry
     listing: Listing
     quarantine: Quarantine
@@ -42,10 +48,13 @@ def management() -> Management:
 def _build() -> Management:
     house = parts()
     return Management(
+        switchboard=Switchboard(house.database, house.transactions, house.identities),
         users=Users(house.database, house.transactions, house.identities, house.settings.password_length),
         groups=Groups(house.database, house.transactions, house.identities),
         tokens=Tokens(house.database, house.transactions, house.identities),
         rules=Rules(house.database, house.transactions, house.access),
+        roles=Roles(house.database, house.transactions, house.identities),
+        deploy_tokens=DeployTokens(house.database, house.transactions, house.access),
         registry=Registry(house.settings, house.database, house.transactions, house.access),
         listing=Listing(house.database, house.access),
         quarantine=Quarantine(house.database, house.transactions, house.access),

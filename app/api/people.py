@@ -42,6 +42,8 @@ def whoami() -> Document:
     identity = caller().identity
     if identity is None:
         return {"user": None, "administrator": False, "token": None}
+    if identity.deploy is not None:
+        return {"user": None, "administrator": False, "token": None, "deploy_token": management().deploy_tokens.own(caller())}
     token = None if identity.token is None else management().tokens.show(caller(), identity.token.id)
     return {"user": identity.name, "administrator": identity.administrator, "token": token}
 
@@ -61,8 +63,10 @@ def list_users(query: dict[str, Any]) -> Document:
 @blueprint.arguments(NewUserIn)
 @blueprint.response(201, UserOut)
 def create_user(body: dict[str, Any]) -> Created:
-    """Create a user (administrators)"""
-    user = management().users.create(caller(), body["name"], body["password"], administrator=body["administrator"])
+    """Create a user, or a robot that signs in by tokens alone (administrators)"""
+    user = management().users.create(
+        caller(), body["name"], body["password"], administrator=body["administrator"], robot=body["robot"]
+    )
     return user, 201, {"Location": f"{public_base(request)}{PREFIX}/users/{user.name}"}
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from flask import request
 
+from app.access.deploying import NewDeployToken
 from app.access.rules import NewRule
 from app.api.answers import Document, page_document, repository_document, usage_document
 from app.api.blueprints import PREFIX, Blueprint
 from app.api.management import management
 from app.api.parsing import key_of, one
 from app.api.schemas import (
+    DeployTokenOut,
+    NewDeployTokenIn,
+    NewDeployTokenOut,
     NewRepositoryIn,
     NewRuleIn,
     PageQuery,
@@ -100,3 +105,36 @@ def add_rule(body: dict[str, Any], name: str) -> Any:
 def delete_rule(name: str, id: int) -> None:
     """Remove an access rule; binds on the next request"""
     management().rules.delete(caller(), name, min(id, 2**63 - 1))
+
+
+@blueprint.route("/repositories/<name>/deploy-tokens")
+@blueprint.arguments(PageQuery, location="query")
+@blueprint.response(200, listed(DeployTokenOut))
+def list_deploy_tokens(query: dict[str, Any], name: str) -> Document:
+    """Deploy tokens of a repository, by id; never their secrets"""
+    page = management().deploy_tokens.list(caller(), name, query["limit"], one(key_of(query["cursor"], int), 0))
+    return page_document(page, lambda token: token)
+
+
+@blueprint.route("/repositories/<name>/deploy-tokens", methods=["POST"])
+@blueprint.arguments(NewDeployTokenIn)
+@blueprint.response(201, NewDeployTokenOut)
+def create_deploy_token(body: dict[str, Any], name: str) -> Created:
+    """Create a deploy token, which belongs to the repository; its secret is shown in this answer only"""
+    token, secret = management().deploy_tokens.create(caller(), name, NewDeployToken(**body))
+    location = f"{public_base(request)}{PREFIX}/repositories/{token.repository}/deploy-tokens/{token.id}"
+    return asdict(token) | {"token": secret}, 201, {"Location": location}
+
+
+@blueprint.route("/repositories/<name>/deploy-tokens/<int:id>")
+@blueprint.response(200, DeployTokenOut)
+def show_deploy_token(name: str, id: int) -> Any:
+    """One deploy token, without its secret"""
+    return management().deploy_tokens.show(caller(), name, min(id, 2**63 - 1))
+
+
+@blueprint.route("/repositories/<name>/deploy-tokens/<int:id>", methods=["DELETE"])
+@blueprint.response(204)
+def revoke_deploy_token(name: str, id: int) -> None:
+    """Revoke a deploy token; binds on the next request"""
+    management().deploy_tokens.revoke(caller(), name, min(id, 2**63 - 1))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from marshmallow import Schema, ValidationError, fields
+from marshmallow import Schema, ValidationError, fields, validates_schema
 from marshmallow.validate import Length, OneOf, Range
 
 from app.access.decision import PERMISSIONS
+from app.access.deploying import DEPLOY_PERMISSIONS
 from app.api.parsing import is_text
 from app.errors import Invalid
 from app.http.responses import json_time
@@ -200,10 +201,38 @@ class RuleOut(Schema):
     created_at = Instant()
 
 
+class NewDeployTokenIn(Schema):
+    name = Words(required=True, validate=Length(1, 200))
+    permissions = fields.List(fields.String(validate=OneOf(DEPLOY_PERMISSIONS)), required=True, validate=Length(1, 16))
+    path_prefix = Words(load_default=None, allow_none=True, validate=_prefix)
+    expires_in_days = _whole(1, 3650, load_default=None, allow_none=True)
+
+
+class DeployTokenOut(Schema):
+    id = fields.Integer()
+    name = fields.String()
+    repository = fields.String()
+    permissions = fields.List(fields.String())
+    path_prefix = fields.String(allow_none=True)
+    created_by = fields.String(allow_none=True)
+    created_at = Instant()
+    expires_at = Instant(allow_none=True)
+
+
+class NewDeployTokenOut(DeployTokenOut):
+    token = fields.String(metadata={"description": "the secret, shown this once"})
+
+
 class NewUserIn(Schema):
     name = Words(required=True)
-    password = Words(required=True)
+    password = Words(load_default=None, metadata={"description": "required, unless it is a robot"})
     administrator = Flag(load_default=False)
+    robot = Flag(load_default=False, metadata={"description": "signs in by tokens alone, which administrators make for it"})
+
+    @validates_schema(skip_on_field_errors=False)
+    def _check_password(self, data: dict[str, Any], **_: Any) -> None:
+        if data.get("password") is None and not data.get("robot"):
+            raise ValidationError("Missing data for required field.", "password")
 
 
 class UserChangeIn(Schema):
@@ -215,6 +244,7 @@ class UserChangeIn(Schema):
 class UserOut(Schema):
     name = fields.String()
     administrator = fields.Boolean()
+    robot = fields.Boolean()
     disabled = fields.Boolean()
     groups = fields.List(fields.String())
     created_at = Instant()
@@ -227,6 +257,30 @@ class NewGroupIn(Schema):
 class GroupOut(Schema):
     name = fields.String()
     members = fields.List(fields.String())
+    created_at = Instant()
+
+
+class NewRoleIn(Schema):
+    name = Words(required=True)
+
+
+class NewRoleRuleIn(Schema):
+    repository = Words(load_default=None, allow_none=True, metadata={"description": "null: in every one"})
+    permissions = _permissions(required=True)
+    path_prefix = Words(load_default=None, allow_none=True, validate=_prefix)
+
+
+class RoleRuleOut(Schema):
+    id = fields.Integer()
+    repository = fields.String(allow_none=True)
+    permissions = fields.List(fields.String())
+    path_prefix = fields.String(allow_none=True)
+
+
+class RoleOut(Schema):
+    name = fields.String()
+    rules = fields.List(fields.Nested(RoleRuleOut))
+    holders = fields.List(fields.String(), metadata={"description": "user:NAME or group:NAME"})
     created_at = Instant()
 
 
@@ -256,6 +310,18 @@ class WhoOut(Schema):
     user = fields.String(allow_none=True)
     administrator = fields.Boolean()
     token = fields.Nested(TokenOut, allow_none=True)
+    deploy_token = fields.Nested(DeployTokenOut, metadata={"description": "only where it is one"})
+
+
+class SwitchesIn(Schema):
+    anonymous = Flag(load_default=None, metadata={"description": "false: nobody without a login reads anything"})
+    read_only = Flag(load_default=None, metadata={"description": "true: nothing is stored, replaced or deleted"})
+
+
+class SwitchesOut(Schema):
+    anonymous = fields.Boolean()
+    read_only = fields.Boolean()
+    epoch = fields.Integer()
 
 
 class CleanedOut(Schema):

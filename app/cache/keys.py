@@ -29,9 +29,9 @@ def for_password(credential: bytes, stored_hash: str) -> Hashable:
     return credential, stored_hash
 
 
-def for_grant(repository_id: int, epochs: Epochs, user_id: int, revision: int, permission: str) -> Hashable:
-    """`user_id` 0 with revision 0 is the anonymous caller."""
-    return repository_id, epochs.authorization, user_id, revision, permission
+def for_grant(repository_id: int, epochs: Epochs, user_id: int, revision: int, permission: str, installation: int) -> Hashable:
+    """`user_id` 0 with revision 0 is the anonymous caller; roles are under the installation's epoch."""
+    return repository_id, epochs.authorization, user_id, revision, permission, installation
 
 
 def for_gate(repository_id: int, epochs: Epochs, path: str) -> Hashable:

@@ -11,7 +11,7 @@ from app.cli.connection import Server
 from app.cli.output import field, on_server, prints, show, show_list
 from app.cli.repositories import PERMISSION
 
-_USERS = (field("name"), field("administrator"), field("disabled"), field("groups"), field("created_at"))
+_USERS = (field("name"), field("administrator"), field("robot"), field("disabled"), field("groups"), field("created_at"))
 _GROUPS = (field("name"), field("members"), field("created_at"))
 _TOKENS = (
     field("id"), field("name"), field("user"), field("permissions"), field("repositories"), field("created_at"), field("expires_at"),
@@ -36,12 +36,15 @@ def user() -> None:
 @user.command("create")
 @click.argument("name")
 @click.option("--administrator", is_flag=True, help="May do everything.")
+@click.option("--robot", is_flag=True, help="Has no password: it signs in by tokens alone (arkvory token create --user NAME).")
 @_from_stdin
 @prints
 @on_server
-def create_user(server: Server, name: str, administrator: bool, password_stdin: bool, as_json: bool) -> None:
+def create_user(server: Server, name: str, administrator: bool, robot: bool, password_stdin: bool, as_json: bool) -> None:
     """Create a user; asks for the password."""
-    body = {"name": name, "password": _read_password(password_stdin), "administrator": administrator}
+    body: dict[str, Any] = {"name": name, "administrator": administrator, "robot": robot}
+    if not robot or password_stdin:
+        body["password"] = _read_password(password_stdin)
     show(server.call("POST", "users", body=body), _USERS, as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""`repo`, `rule`, `artifact`, `search`, `usage` and `cleanup`."""
+"""`repo`, `rule`, `deploy-token`, `artifact`, `search`, `usage` and `cleanup`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from app.cli.connection import Server
 from app.cli.output import field, on_server, prints, show, show_list, size
 
 PERMISSION = click.Choice(["read", "write", "delete", "manage"])
+DEPLOY_PERMISSION = click.Choice(["read", "write", "delete"])
 STATUS = click.Choice(["online", "offline", "maintenance"])
 WRITE_POLICY = click.Choice(["once", "replace", "read_only"])
 VERSION_POLICY = click.Choice(["release", "snapshot", "mixed"])
@@ -19,6 +20,9 @@ _REPOSITORY = (
     *_REPOSITORIES, field("quota_bytes"), field("settings"), field("creator"), field("created_at"), field("updated_at"), field("epochs"),
 )  # fmt: skip
 _RULES = (field("id"), field("subject"), field("permissions"), field("path_prefix"))
+_DEPLOY_TOKENS = (
+    field("id"), field("name"), field("permissions"), field("path_prefix"), field("created_by"), field("created_at"), field("expires_at"),
+)  # fmt: skip
 _ARTIFACTS = (field("path"), ("SIZE", lambda each: size(each["size"])), field("updated_at"))
 _ARTIFACT = (
     field("path"), field("size"), field("sha256"), field("content_type"), field("package"), field("version"), field("created_by"),
@@ -188,6 +192,47 @@ def delete_rule(server: Server, repository: str, id: int) -> None:
     server.call("DELETE", "repositories", repository, "rules", str(id))
 
 
+@click.group("deploy-token")
+def deploy_token() -> None:
+    """Tokens that belong to a repository and to no user."""
+
+
+@deploy_token.command("create")
+@click.argument("repository")
+@click.argument("name")
+@click.option("--permission", "permissions", multiple=True, required=True, type=DEPLOY_PERMISSION, help="May be given several times.")
+@click.option("--prefix", help="Only at and below this path.")
+@click.option("--days", type=click.IntRange(1, 3650), help="Until it expires; otherwise it lasts until it is revoked.")
+@prints
+@on_server
+def create_deploy_token(
+    server: Server, repository: str, name: str, permissions: tuple[str, ...], prefix: str | None, days: int | None, as_json: bool
+) -> None:
+    """Create a deploy token; its secret is shown this once."""
+    body = {"name": name, "permissions": list(permissions), "path_prefix": prefix, "expires_in_days": days}
+    made = server.call("POST", "repositories", repository, "deploy-tokens", body=body)
+    show(made, (*_DEPLOY_TOKENS, field("token")), as_json=as_json)
+
+
+@deploy_token.command("list")
+@click.argument("repository")
+@_limit
+@prints
+@on_server
+def list_deploy_tokens(server: Server, repository: str, limit: int | None, as_json: bool) -> None:
+    """List the deploy tokens of a repository, without their secrets."""
+    show_list(server.items("repositories", repository, "deploy-tokens", most=limit), _DEPLOY_TOKENS, as_json=as_json)
+
+
+@deploy_token.command("revoke")
+@click.argument("repository")
+@click.argument("id", type=click.IntRange(1))
+@on_server
+def revoke_deploy_token(server: Server, repository: str, id: int) -> None:
+    """Revoke a deploy token by its id."""
+    server.call("DELETE", "repositories", repository, "deploy-tokens", str(id))
+
+
 @click.group()
 def artifact() -> None:
     """What is in a repository."""
@@ -274,4 +319,4 @@ def clean_up(server: Server, as_json: bool) -> None:
     show(server.call("POST", "cleanup"), _CLEANED, as_json=as_json)
 
 
-COMMANDS = (repo, rule, artifact, search_artifacts, show_usage, clean_up)
+COMMANDS = (repo, rule, deploy_token, artifact, search_artifacts, show_usage, clean_up)

@@ -59,6 +59,9 @@ installation = Table(
     Column("id", Integer, CheckConstraint("id = 1", name="one_row"), primary_key=True),
     Column("incarnation", Text, nullable=False),
     _epoch("epoch"),
+    # Off: nobody without a login reads anything. On: nothing is stored, replaced or deleted.
+    Column("anonymous", Boolean, nullable=False, server_default=text("true")),
+    Column("read_only", Boolean, nullable=False, server_default=text("false")),
 )
 
 # One row. Each holder of the storage counts `generation` up; its write transactions share-lock the row
@@ -80,6 +83,8 @@ users = Table(
     Column("password_hash", Text),
     Column("administrator", Boolean, nullable=False, server_default=text("false")),
     Column("disabled", Boolean, nullable=False, server_default=text("false")),
+    # Signs in by tokens alone: it has no password, ever.
+    Column("robot", Boolean, nullable=False, server_default=text("false")),
     Column("revision", BigInteger, nullable=False, server_default=text("1")),
     _at("created_at"),
     UniqueConstraint("name"),
@@ -172,6 +177,61 @@ access_rules = Table(
     Index(None, "repository_id"),
     Index(None, "user_id"),
     Index(None, "group_id"),
+)
+
+# Named sets of rules. The view `arkvory_rules` (migrations) is all rules that speak of somebody: these by their holders, and access rules.
+roles = Table(
+    "arkvory_roles",
+    metadata,
+    _id(),
+    Column("name", EXACT, nullable=False),
+    _at("created_at"),
+    UniqueConstraint("name"),
+)
+
+# `repository_id` null: every repository.
+role_rules = Table(
+    "arkvory_role_rules",
+    metadata,
+    _id(),
+    Column("role_id", BigInteger, ForeignKey("arkvory_roles.id", ondelete="CASCADE"), nullable=False),
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE")),
+    Column("permissions", ARRAY(Text), nullable=False),
+    Column("path_prefix", EXACT),
+    Index(None, "role_id"),
+    Index(None, "repository_id"),
+)
+
+role_holders = Table(
+    "arkvory_role_holders",
+    metadata,
+    _id(),
+    Column("role_id", BigInteger, ForeignKey("arkvory_roles.id", ondelete="CASCADE"), nullable=False),
+    Column("user_id", BigInteger, ForeignKey("arkvory_users.id", ondelete="CASCADE")),
+    Column("group_id", BigInteger, ForeignKey("arkvory_groups.id", ondelete="CASCADE")),
+    CheckConstraint("(user_id is null) <> (group_id is null)", name="holder"),
+    UniqueConstraint("role_id", "user_id"),
+    UniqueConstraint("role_id", "group_id"),
+    Index(None, "user_id"),
+    Index(None, "group_id"),
+)
+
+# Tokens that belong to a repository and to no user; kept as their SHA-256, as the others.
+deploy_tokens = Table(
+    "arkvory_deploy_tokens",
+    metadata,
+    _id(),
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("permissions", ARRAY(Text), nullable=False),
+    Column("path_prefix", EXACT),
+    # A fact, as `creator_id`.
+    Column("created_by", BigInteger),
+    _at("created_at"),
+    _at("expires_at", nullable=True),
+    UniqueConstraint("digest"),
+    Index(None, "repository_id"),
 )
 
 # What a repository's index groups by (a Python project, later a Maven module...). `revision` is the

@@ -23,6 +23,7 @@ STATUS: dict[type[errors.ArkvoryError], int] = {
     errors.PreconditionFailed: 412,
     errors.TooLarge: 413,
     errors.TooManyUploads: 429,
+    errors.TooManyLogins: 429,
     errors.Unavailable: 503,
     errors.CapacitySpent: 507,
 }

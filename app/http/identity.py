@@ -34,7 +34,7 @@ def _identity(house: Parts, asked: Request) -> Identity | None:
     if given is None or given.type not in {"basic", "bearer"}:
         raise Unauthenticated("the Authorization header is neither Basic nor Bearer, or malformed")
     if given.type == "basic":
-        return house.identities.identify(Credential(given.username or "", given.password or ""))
+        return house.identities.identify(Credential(given.username or "", given.password or ""), remote_address(asked.environ))
     token = given.token or ""
     if house.local_secret and hmac.compare_digest(token.encode(), house.local_secret.encode()):
         return LOCAL

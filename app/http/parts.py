@@ -9,7 +9,9 @@ from flask import current_app
 
 from app.access.decision import Access
 from app.access.identity import Identities
+from app.access.throttle import Throttle
 from app.cache.changes import Transactions
+from app.cache.installation import Installation
 from app.cache.snapshots import Snapshots
 from app.cache.store import Cache
 from app.cluster.ownership import Ownership
@@ -60,8 +62,10 @@ def build_parts(settings: Settings) -> Parts:
     ownership = Ownership(database)
     transactions = Transactions(database, cache, ownership)
     snapshots = Snapshots(database, cache)
-    identities = Identities(database, cache)
-    access = Access(database, cache, identities)
+    throttle = Throttle(settings.login_failures_per_name, settings.login_failures_per_address, settings.login_window_seconds)
+    identities = Identities(database, cache, throttle)
+    installation = Installation(database, cache)
+    access = Access(database, cache, identities, installation)
     store = FileStore(settings.data_dir / "blobs")
     places = Places(settings.max_uploads, settings.uploads_per_key, settings.place_wait_seconds)
     admission = Admission(settings, transactions, store)

@@ -164,7 +164,7 @@ class Cleanup:
         count = self._in_batches(lambda: self._sweep_batch(repository_id))
         with self._transactions.begin(repository_id) as transaction:
             transaction.order.reach(Step.REPOSITORY_ROW)
-            for table in ("arkvory_used_paths", "arkvory_holds", "arkvory_packages", "arkvory_access_rules"):
+            for table in ("arkvory_used_paths", "arkvory_holds", "arkvory_packages", "arkvory_access_rules", "arkvory_deploy_tokens"):
                 transaction.connection.execute(text(f"delete from {table} where repository_id = :id"), {"id": repository_id})
             transaction.connection.execute(text("delete from arkvory_repositories where id = :id"), {"id": repository_id})
         return count

@@ -18,6 +18,7 @@ from app.repository.blobs import Blobs
 from app.repository.formats import FORMATS, write_policy
 from app.repository.publishing import Conditions, Target, delete_rows
 from app.repository.reading import check_online
+from app.repository.writable import settings_for_writing
 
 
 class Editor:
@@ -73,7 +74,7 @@ class Editor:
         check_online(now)
         for path in paths:
             self._access.require_now(connection, target.caller, now, permission, path)
-        settings = connection.execute(text("select settings from arkvory_repositories where id = :id"), {"id": now.id}).scalar_one()
+        settings = settings_for_writing(connection, now.id)
         if now.kind != "hosted" or write_policy(now.format, settings) == "read_only":
             raise NotAllowedHere(f"repository {now.name!r} is read only")
         return now

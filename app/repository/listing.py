@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from app.access.authority import Authority
-from app.access.decision import MANAGE, READ, Access, Grant
+from app.access.decision import MANAGE, READ, Access, Grant, deployed
 from app.access.identity import Caller, Identity
 from app.access.rules import find_repository
 from app.access.visibility import APPLIES, KNOWN, subject
@@ -130,7 +130,8 @@ class Listing:
     def search(self, caller: Caller, wanted: Filter, limit: int, after: tuple[str, str] = ("", "")) -> Page[Artifact]:
         """In all repositories that the caller may read, by repository and path; `after` is such a pair."""
         with self._database.consistent() as connection:
-            identity = None if caller.identity is None else self._authority.signed_in(connection, caller)
+            self._access.admit(connection, caller)
+            identity = self._authority.present(connection, caller)
             pages = _Pages(connection, wanted, limit)
             known = connection.execute(_KNOWN, {"from": after[0], "limit": REPOSITORIES_LOOKED_AT + 1, **subject(identity)}).all()
             for row in known[:REPOSITORIES_LOOKED_AT]:
@@ -147,6 +148,8 @@ def _grant(row: Row[Any], identity: Identity | None) -> Grant:
     """What `Access.grant_now` would give for reading, from a row of `_KNOWN`."""
     if row.public:
         return Grant(whole=True)
+    if identity is not None and identity.deploy is not None:
+        return deployed(identity.deploy, row.id, READ)
     if identity is not None and identity.token is not None and READ not in identity.token.permissions:
         return Grant()
     return Grant(whole=row.whole or "" in row.prefixes, prefixes=tuple(row.prefixes))
@@ -254,7 +257,7 @@ _COUNTS = text(
 )
 _KNOWN = text(
     f"select {FACTS}, {EPOCHS}, (:everything or coalesce(r.creator_id = :user, false)) as whole, "
-    "array(select coalesce(a.path_prefix, '') from arkvory_access_rules a where a.repository_id = r.id and 'read' = any(a.permissions) "
+    "array(select coalesce(a.path_prefix, '') from arkvory_rules a where a.repository_id = r.id and 'read' = any(a.permissions) "
     f"and {APPLIES}) as prefixes from arkvory_repositories r where r.tenant = 'default' and r.deleted_at is null and r.name >= :from "
     f"and {KNOWN} order by r.name limit :limit"
 )

@@ -36,6 +36,7 @@ from app.repository.formats import FORMATS, check_version_policy, is_written_onc
 from app.repository.names import check_path
 from app.repository.quarantine import apply_rules, held_paths
 from app.repository.reading import check_online
+from app.repository.writable import settings_for_writing
 from app.storage import BlobStore
 from app.upload.admission import Admission, Reservation
 from app.upload.places import Places
@@ -254,7 +255,7 @@ class Publisher:
         check_online(snapshot)
         for path in paths:
             self._access.require_now(connection, target.caller, snapshot, WRITE, path)
-        settings = connection.execute(text("select settings from arkvory_repositories where id = :id"), {"id": snapshot.id}).scalar_one()
+        settings = settings_for_writing(connection, snapshot.id)
         if snapshot.kind != "hosted":
             raise NotAllowedHere(f"repository {snapshot.name!r} is a {snapshot.kind}; publish to a hosted one")
         if write_policy(snapshot.format, settings) == "read_only":

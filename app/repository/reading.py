@@ -188,7 +188,7 @@ class Reader:
 
     def _judge(self, ask: Ask) -> _Judged:
         # Read first: whatever is learnt on the way counts as newer than the decision.
-        installation = self._cache.view.installation
+        installation = self._access.installation.switches().epoch
         try:
             snapshot = self._snapshots.get(ask.tenant, ask.repository)
             _check_format(snapshot, ask)
@@ -205,8 +205,7 @@ class Reader:
             cache.may_keep(judged.snapshot.id)
             and judged.epochs._replace(content=decided.content) == decided
             and judged.installation == cache.view.installation
-            and caller.revision >= cache.view.user(caller.user_id)
-            and caller.user_id not in cache.doubts.users
+            and self._access.identities.is_current(caller.identity)
             and not cache.doubts.installation
         )
 
@@ -219,6 +218,7 @@ class Reader:
             or seen.epochs.members > decided.members
             or seen.user_revision != caller.revision
             or seen.installation > judged.installation
+            or not caller.holds_at(seen.repository_id, seen.epochs.authorization)
         )
 
     def _decide_again(self, ask: Ask) -> Found:

@@ -25,6 +25,7 @@ from app.database.paging import Page, page
 from app.errors import AlreadyExists, Invalid, NotFound
 from app.repository.formats import FORMATS, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.names import check_repository_name
+from app.repository.writable import require_writable
 from config import Settings
 
 KINDS = ("hosted", "proxy", "group")
@@ -107,7 +108,8 @@ class Registry:
     def list(self, caller: Caller, limit: int, after: str = "", format: str | None = None) -> Page[Repository]:
         """By name, those that `show` would show. Raises Unauthenticated for a credential that is not good any more."""
         with self._database.consistent() as connection:
-            identity = None if caller.identity is None else self._authority.signed_in(connection, caller)
+            self._access.admit(connection, caller)
+            identity = self._authority.present(connection, caller)
             rows = connection.execute(
                 text(
                     f"{_REPOSITORIES} and r.name > :after and (cast(:format as text) is null or r.format = :format) "
@@ -132,11 +134,12 @@ class Registry:
             return _read(connection, after["name"])
 
     def delete(self, caller: Caller, name: str) -> None:
-        """Gone at once, its name free; rows and bytes follow in batches. Raises NotFound, Forbidden or Unauthenticated."""
+        """Gone at once, its name free; rows and bytes follow in batches. Raises NotFound, Forbidden, Unauthenticated or ReadOnly."""
         with self._database.read() as connection:
             found = self._managed(connection, caller, name)
         with self._transactions.begin(found.id) as transaction:
             self._still_managed(transaction.connection, caller, name, found.id)
+            require_writable(transaction.connection)
             transaction.advance(found.id, "authorization")
             transaction.connection.execute(
                 text("update arkvory_repositories set deleted_at = now(), updated_at = now() where id = :id"), {"id": found.id}

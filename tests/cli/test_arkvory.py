@@ -99,6 +99,64 @@ def test_the_whole_life_of_a_user_with_groups_rules_and_tokens(server: Server, h
     assert "anna" not in here("user", "list").stdout
 
 
+def test_the_whole_life_of_a_deploy_token(server: Server, here: Run) -> None:
+    here("repo", "create", "deployed", "--format", "raw")
+    options = ("--permission", "write", "--permission", "read", "--prefix", "a/", "--days", "2", "--json")
+    made = document(here("deploy-token", "create", "deployed", "ci", *options))
+    assert (made["permissions"], made["path_prefix"], made["created_by"]) == (["read", "write"], "a/", None)
+    assert server.put("/raw/deployed/a/x", b"1", auth=("x", made["token"])).status_code == 201
+    assert server.put("/raw/deployed/b", b"1", auth=("x", made["token"])).status_code == 403
+    assert made["token"] not in here("deploy-token", "list", "deployed").stdout
+    here("deploy-token", "revoke", "deployed", str(made["id"]))
+    assert server.get("/raw/deployed/a/x", auth=("x", made["token"])).status_code == 401
+    assert document(here("deploy-token", "list", "deployed", "--json")) == []
+
+
+def test_a_robot_gets_tokens_for_several_repositories(server: Server, here: Run) -> None:
+    for name in ("first", "second", "third"):
+        here("repo", "create", name, "--format", "raw")
+    assert document(here("user", "create", "builder", "--robot", "--json"))["robot"] is True
+    for name in ("first", "second", "third"):
+        here("rule", "add", name, "user:builder", "write", "read")
+    options = ("--user", "builder", "--permission", "write", "--repository", "first", "--repository", "second", "--json")
+    made = document(here("token", "create", "ci", *options))
+    stored = {name: server.put(f"/raw/{name}/a", b"1", auth=("x", made["token"])).status_code for name in ("first", "second", "third")}
+    assert stored == {"first": 201, "second": 201, "third": 403}
+    refused = here("user", "update", "builder", "--password-stdin", text="a-password\n", check=False)
+    assert (refused.returncode, "tokens alone" in refused.stderr) == (1, True)
+
+
+def test_the_whole_life_of_a_role(server: Server, here: Run) -> None:
+    here("repo", "create", "ruled", "--format", "raw")
+    here("user", "create", "rolf", "--password-stdin", text="rolfs-password\n")
+    here("role", "create", "builder")
+    made = document(here("role", "add-rule", "builder", "read", "write", "--repository", "ruled", "--prefix", "a", "--json"))
+    here("role", "assign", "builder", "user:rolf")
+    assert server.put("/raw/ruled/a/x", b"1", auth=("rolf", "rolfs-password")).status_code == 201
+    assert server.put("/raw/ruled/b", b"1", auth=("rolf", "rolfs-password")).status_code == 403
+    assert "read,write ruled/a" in here("role", "list").stdout
+    here("role", "remove-rule", "builder", str(made["rules"][0]["id"]))
+    assert server.get("/raw/ruled/a/x", auth=("rolf", "rolfs-password")).status_code == 404
+    here("role", "unassign", "builder", "user:rolf")
+    assert document(here("role", "show", "builder", "--json"))["holders"] == []
+    here("role", "delete", "builder")
+    assert document(here("role", "list", "--json")) == []
+
+
+def test_the_switches_are_turned_from_the_command_line(server: Server, here: Run) -> None:
+    server.repository("switched", public=True)
+    server.put("/raw/switched/a", b"1")
+    here("installation", "update", "--no-anonymous", "--read-only")
+    try:
+        assert server.get("/raw/switched/a", auth=None).status_code == 401
+        assert server.put("/raw/switched/a", b"2").status_code == 503
+        shown = document(here("installation", "show", "--json"))
+        assert (shown["anonymous"], shown["read_only"]) == (False, True)
+    finally:
+        here("installation", "update", "--anonymous", "--writable")
+    assert server.get("/raw/switched/a", auth=None).status_code == 200
+
+
 def test_long_lists_are_read_to_their_end(server: Server, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     server.repository("many")
     with requests.Session() as session:

@@ -1,0 +1,45 @@
+"""The switches of the whole installation, known from memory under the installation's epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from app.cache.store import Cache
+from app.database.engines import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """As one query read them: may somebody without a login do anything, is all that is stored frozen, and the epoch of both."""
+
+    epoch: int
+    anonymous: bool
+    read_only: bool
+
+
+class Installation:
+    """Warm, the switches cost no statement: they count until the epoch rises."""
+
+    def __init__(self, database: Database, cache: Cache) -> None:
+        self._database = database
+        self._cache = cache
+        self._kept: Switches | None = None
+
+    def switches(self) -> Switches:
+        """Those that a decision may rest on; their epoch is the one that it is made with (C8). Raises Unavailable."""
+        kept = self._kept
+        if kept is not None and kept.epoch >= self._cache.view.installation and not self._cache.doubts.installation:
+            return kept
+        with self._database.read() as connection:
+            found = read_switches(connection)
+        self._cache.observe_installation(found.epoch)
+        # C3: under the epoch that the query itself read; one that is below the view is not used above.
+        self._kept = found
+        return found
+
+
+def read_switches(connection: Connection) -> Switches:
+    """Straight from the row (C10)."""
+    return Switches(*connection.execute(text("select epoch, anonymous, read_only from arkvory_installation where id = 1")).one())
