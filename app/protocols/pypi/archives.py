@@ -6,9 +6,9 @@ first 512 MiB of them); a `.tar.gz` is read to its end. Of the core metadata, wh
 right (name, version, `Requires-Python`, a metadata version below 3); the rest is kept as it is, since old
 packages that every installer accepts would fail a stricter look.
 
-The file is also a program: `python archives.py FILE wheel|tar|zip` does the same under limits of time and
-memory and prints the result as JSON. It is started by its path and imports nothing of Arkvory, so that a
-child process costs tens of milliseconds and has no part of the server in it.
+The server reads none itself: it asks for the `answer` of a process that has a `limit` of time and memory
+(`archive_server`, `readers`), whatever the size. Some hundred bytes can keep a parser busy for hours, with no chance
+for anybody else. So that the process is small, this imports nothing of Arkvory.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import json
 import lzma
 import os
 import posixpath
+import re
 import resource
 import struct
-import sys
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from email.parser import BytesHeaderParser
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 from packaging.metadata import InvalidMetadata, Metadata, parse_email
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -45,12 +45,7 @@ class Unreadable(ValueError):
     """The archive is not what its name says; the message is a clause about it: `is not a zip file`."""
 
 
-class TooMuch(Unreadable):
-    """It goes beyond the limits that were given; a child process may have wider ones."""
-
-
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """`members` counted, `inflated` bytes of all members together, `metadata` bytes of the metadata file."""
 
     members: int
@@ -58,9 +53,13 @@ class Limits:
     metadata: int
 
 
-# About 50 ms of work: for a thread of the server. The other: for a process of its own.
-SMALL = Limits(members=1_000, inflated=8 * MIB, metadata=128 * KIB)
-LARGE = Limits(members=200_000, inflated=1024 * 1024 * MIB, metadata=8 * MIB)
+LIMITS = Limits(members=200_000, inflated=1024 * 1024 * MIB, metadata=MIB)
+# `packaging` looks through all headers once for each name; the specification has some thirty names, large
+# projects a few thousand lines.
+MOST_HEADERS, MOST_HEADER_NAMES = 10_000, 200
+# Bytes of the metadata's fields as they are kept, JSON in UTF-8; characters of a version or a set of them.
+MOST_FIELDS = MIB
+LONGEST_SPECIFIER = 1_000
 
 # A file that inflates to more is taken for a bomb, when it is more than a harmless size, too.
 MOST_RATIO = 100
@@ -69,6 +68,9 @@ MOST_VERIFIED = 512 * MIB
 
 CPU_SECONDS = 120
 MEMORY_BYTES = 1024 * MIB
+
+# Of the headers that say more about a member than its block has room for (pax, GNU's long names).
+_MOST_EXTENSION = 16 * KIB
 
 _PIECE = MIB
 _LOCAL_HEADER = 30
@@ -92,8 +94,7 @@ _BROKEN = (
 )
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(NamedTuple):
     """`folder` is the one that holds the metadata, without `.dist-info`; `fields` are those of `packaging.metadata.RawMetadata`."""
 
     folder: str
@@ -183,7 +184,7 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
     except KeyError:
         raise Unreadable(f"has no {_quoted(name)}") from None
     if member.file_size > most:
-        raise TooMuch(f"has a {_quoted(name)} of {member.file_size} bytes, more than {most}")
+        raise Unreadable(f"has a {_quoted(name)} of {member.file_size} bytes, more than {most}")
     return archive.read(member)
 
 
@@ -192,7 +193,7 @@ def _check_wheel_version(wheel: bytes) -> None:
     text = BytesHeaderParser().parsebytes(wheel).get("Wheel-Version")
     try:
         major = Version(str(text).strip()).major
-    except InvalidVersion:
+    except ValueError:
         raise Unreadable("has a WHEEL file without a proper Wheel-Version") from None
     if major != 1:
         raise Unreadable(f"has Wheel-Version {_quoted(str(text))}, which no installer knows")
@@ -226,10 +227,31 @@ class _Bounded:
         return data
 
 
+class _Member(tarfile.TarInfo):
+    """Without what `tarfile` spends too long on, and no source distribution needs: sparse files and endless extended headers."""
+
+    # The names are those of the base class, which calls them by the member's type.
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise Unreadable("has a sparse member, which no source distribution has")
+        if self.type in _EXTENSIONS and self.size > _MOST_EXTENSION:
+            raise Unreadable(f"has an extended header of {self.size} bytes, more than {_MOST_EXTENSION}")
+        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]  # private, missing in the stubs
+
+    def _refuse_sparse(self, *_arguments: object) -> None:
+        raise Unreadable("has a sparse member, which no source distribution has")
+
+    # Versions 0.0, 0.1 and 1.0 of the format; the first looks for numbers with a pattern in quadratic time (CVE-2024-6232).
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+
+
+_EXTENSIONS = {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
+
+
 def _read_tar(path: Path, limits: Limits) -> Contents:
     with path.open("rb") as packed, gzip.GzipFile(fileobj=packed, mode="rb") as inflated:
         source = _Bounded(inflated, path.stat().st_size, limits)  # type: ignore[arg-type]  # a reader, though not IO[bytes] by name
-        with tarfile.open(fileobj=source, mode="r|", bufsize=64 * KIB) as archive:  # type: ignore[call-overload]  # only read() is called
+        with tarfile.open(fileobj=source, mode="r|", bufsize=64 * KIB, tarinfo=_Member) as archive:  # type: ignore[call-overload]  # read() alone is called
             folder, metadata = _walk(archive, limits)
         while source.read():  # the checksum stands at the very end
             pass
@@ -282,7 +304,7 @@ def _check_tar_member(member: tarfile.TarInfo) -> str:
 
 def _tar_member(archive: tarfile.TarFile, member: tarfile.TarInfo, most: int) -> bytes:
     if member.size > most:
-        raise TooMuch(f"has a {_quoted(member.name)} of {member.size} bytes, more than {most}")
+        raise Unreadable(f"has a {_quoted(member.name)} of {member.size} bytes, more than {most}")
     data = archive.extractfile(member)
     return data.read() if data else b""
 
@@ -304,13 +326,13 @@ def check_name(name: str) -> None:
 
 def _check_count(count: int, limits: Limits) -> None:
     if count > limits.members:
-        raise TooMuch(f"has more than {limits.members} members")
+        raise Unreadable(f"has more than {limits.members} members")
 
 
 def _check_amount(inflated: int, packed: int, limits: Limits) -> None:
     """Bytes: all members together, and the file."""
     if inflated > limits.inflated:
-        raise TooMuch(f"inflates to more than {limits.inflated} bytes")
+        raise Unreadable(f"inflates to more than {limits.inflated} bytes")
     if inflated > max(HARMLESS, MOST_RATIO * packed):
         raise Unreadable(f"inflates to more than {MOST_RATIO} times its size of {packed} bytes")
 
@@ -334,25 +356,56 @@ def _quoted(text: str) -> str:
 
 def parse(data: bytes, name: str) -> dict[str, Any]:
     """The fields of a metadata file called `name`; raises `Unreadable` where one that indexes need is wrong."""
+    _check_headers(data, name)
     fields: dict[str, Any] = dict(parse_email(data)[0])
     _check_texts(fields, name)
     for needed in ("metadata_version", "name", "version"):
         if needed not in fields:
             raise Unreadable(f"has a {name} without exactly one {needed.replace('_', '-').title()}")
     _check_metadata_version(str(fields["metadata_version"]), name)
+    _check_field("version", name, lambda: Version(fields["version"]))
     checked = Metadata.from_raw(fields, validate=False)  # type: ignore[arg-type]  # a RawMetadata again
     try:
-        checked.name, checked.version, checked.requires_python  # noqa: B018  # each read checks its field
+        checked.name  # noqa: B018  # reading checks it
     except InvalidMetadata as error:
         raise Unreadable(f"has a {name} with a wrong {error.field}: {_short(error)}") from None
+    if requires := fields.get("requires_python"):
+        _check_length("requires-python", name, requires)
+        # Its versions are read only when somebody asks whether one fits.
+        _check_field("requires-python", name, lambda: SpecifierSet(requires).contains("3.11"))
+    if len(json.dumps(fields, ensure_ascii=False).encode()) > MOST_FIELDS:
+        raise Unreadable(f"has a {name} with more than {MOST_FIELDS} bytes of fields")
     return fields
+
+
+def _check_headers(data: bytes, name: str) -> None:
+    head = re.split(rb"\r?\n\r?\n|\r\r", data, maxsplit=1)[0]
+    lines = head.splitlines()
+    if len(lines) > MOST_HEADERS:
+        raise Unreadable(f"has a {name} with more than {MOST_HEADERS} lines of headers")
+    names = {line.partition(b":")[0].lower() for line in lines if line[:1] not in b" \t"}
+    if len(names) > MOST_HEADER_NAMES:
+        raise Unreadable(f"has a {name} with more than {MOST_HEADER_NAMES} different headers")
+
+
+def _check_field(field: str, name: str, read: Callable[[], object]) -> None:
+    """`ValueError` is also what Python says to numbers of thousands of digits."""
+    try:
+        read()
+    except ValueError as error:
+        raise Unreadable(f"has a {name} with a wrong {field}: {_short(error)}") from None
+
+
+def _check_length(field: str, name: str, text: str) -> None:
+    if len(text) > LONGEST_SPECIFIER:
+        raise Unreadable(f"has a {name} with a wrong {field}: it has {len(text)} characters, more than {LONGEST_SPECIFIER}")
 
 
 def _check_metadata_version(text: str, name: str) -> None:
     """Minor versions only add to the format, so those from after this was written are good too."""
     try:
         known = Version(text).major in {1, 2}
-    except InvalidVersion:
+    except ValueError:
         known = False
     if not known:
         raise Unreadable(f"has a {name} with the unknown Metadata-Version {_quoted(text)}")
@@ -375,15 +428,13 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-# The program
+# What a child process does
 
 
-def main(arguments: list[str]) -> int:
-    """Print `{"folder", "metadata" (base64), "fields"}`, or `{"unreadable": clause}`."""
-    _limit()
-    path, kind = arguments
+def answer(path: str, kind: Kind) -> bytes:
+    """JSON: `{"folder", "metadata" (base64), "fields"}`, or `{"unreadable": clause}`."""
     try:
-        found = read(Path(path), kind, LARGE)  # type: ignore[arg-type]  # one of the three, as the caller is ours
+        found = read(Path(path), kind, LIMITS)
         document: dict[str, Any] = {
             "folder": found.folder,
             "metadata": base64.b64encode(found.metadata).decode(),
@@ -391,11 +442,10 @@ def main(arguments: list[str]) -> int:
         }
     except Unreadable as error:
         document = {"unreadable": str(error)}
-    sys.stdout.write(json.dumps(document))
-    return 0
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
-def _limit() -> None:
+def limit() -> None:
     """Bound processor time (seconds), address space (bytes); no files written, no core left, and others go first."""
     _bound(resource.RLIMIT_CPU, CPU_SECONDS, CPU_SECONDS + 5)
     _bound(resource.RLIMIT_AS, MEMORY_BYTES, MEMORY_BYTES)
@@ -409,7 +459,3 @@ def _bound(what: int, soft: int, hard: int) -> None:
     if allowed != resource.RLIM_INFINITY:
         soft, hard = min(soft, allowed), min(hard, allowed)
     resource.setrlimit(what, (soft, hard))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -40,7 +40,7 @@ def store_upload(session: Session, stream: Readable, content_type: str | None, f
     form = UploadForm.from_fields(fields.fields)
     distribution = form.distribution(file.filename)
     _check_digest(form, file.received)
-    inspected = inspect(file.received.path, file.filename, gevent.get_hub().threadpool.apply)
+    inspected = inspect(file.received.path, file.filename)
     files = [_file(distribution, file.received, inspected), *_companions(session, form, inspected, parts.signature)]
     return session.publish(files, package=Package(distribution.project, inspected.name))[0]
 

@@ -14,6 +14,7 @@ from werkzeug.test import TestResponse
 from app.http import errors
 from app.http.parts import Parts, build_parts
 from app.http.paths import route_on_raw_paths
+from app.protocols.pypi.readers import readers
 from app.protocols.pypi.routes import blueprint
 from config.settings import Settings
 from tests.protocols.pypi.packages import CONTENT_TYPE, form_of
@@ -46,6 +47,12 @@ class Room:
         sent = {":action": "file_upload", "protocol_version": "1", "name": name, "version": version} | fields
         form = form_of([*((key, None, value.encode()) for key, value in sent.items()), *more, ("content", filename, content)])
         return self.request("POST", "legacy/", data=form, content_type=CONTENT_TYPE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_readers() -> Iterator[None]:
+    yield
+    readers.close()
 
 
 @pytest.fixture

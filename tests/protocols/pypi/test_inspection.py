@@ -1,24 +1,31 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import itertools
 import json
+import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gevent
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.errors import Invalid, Unavailable
-from app.protocols.pypi import archives, inspection
-from app.protocols.pypi.inspection import Inspected, inspect, is_small
+from app.protocols.pypi import archives
+from app.protocols.pypi.inspection import Inspected, inspect
+from app.protocols.pypi.readers import Died, Readers, readers
 from tests.protocols.pypi.packages import WHEEL, core_metadata, files_of, sdist, stored, tar_of, wheel, wheel_members, zip_of
 
 FOO = "foo-1.0-py3-none-any.whl"
@@ -30,7 +37,7 @@ def look(folder: Path, filename: str, data: bytes) -> Inspected:
 
 
 def refusal(folder: Path, filename: str, data: bytes) -> str:
-    """The sentence with which the file is refused, the same here and in a child process."""
+    """The sentence with which the file is refused."""
     path = stored(folder, filename, data)
     with pytest.raises(Invalid) as refused:
         inspect(path, filename)
@@ -239,16 +246,23 @@ def test_bombs_are_refused_quickly_and_in_flat_memory(tmp_path: Path) -> None:
 def test_a_long_name_in_a_tar_file_is_not_read_into_memory(tmp_path: Path) -> None:
     header = tarfile.TarInfo("./@LongLink")
     header.type = tarfile.GNUTYPE_LONGNAME
-    assert "inflates to more than" in refusal(tmp_path, FOO_SDIST, tar_of([(header, bytes(100 * 1024 * 1024))]))
+    assert "has an extended header of 104857600 bytes" in refusal(tmp_path, FOO_SDIST, tar_of([(header, bytes(100 * 1024 * 1024))]))
 
 
 def test_metadata_beyond_the_limit_is_refused(tmp_path: Path) -> None:
-    noise = random.Random(1).randbytes(archives.LARGE.metadata).hex().encode()
-    assert "of 16777" in refusal(tmp_path, FOO, changed(METADATA=core_metadata("foo", "1.0") + noise))
-    assert "of 16777" in refusal(tmp_path, FOO_SDIST, tar_of(files_of({"foo-1.0/PKG-INFO": core_metadata("foo", "1.0") + noise})))
+    noise = random.Random(1).randbytes(archives.LIMITS.metadata).hex().encode()
+    assert "of 2097" in refusal(tmp_path, FOO, changed(METADATA=core_metadata("foo", "1.0") + noise))
+    assert "of 2097" in refusal(tmp_path, FOO_SDIST, tar_of(files_of({"foo-1.0/PKG-INFO": core_metadata("foo", "1.0") + noise})))
 
 
-def large(count: int = archives.SMALL.members + 50) -> bytes:
+@pytest.fixture
+def others() -> Iterator[Readers]:
+    """Readers of this test alone."""
+    with contextlib.closing(Readers()) as made:
+        yield made
+
+
+def large(count: int = 1050) -> bytes:
     return zip_of({f"foo/m{n}.py": b"" for n in range(count)} | wheel_members("foo", "1.0", "Requires-Python: >=3.8"))
 
 
@@ -265,55 +279,157 @@ def large(count: int = archives.SMALL.members + 50) -> bytes:
     ],
     ids=["members", "metadata", "tar members", "tar bytes"],
 )
-def test_long_work_goes_to_a_child_process_and_gives_the_same(
-    tmp_path: Path, filename: str, make: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_large_is_read_all_the_same(tmp_path: Path, filename: str, make: Callable[[], bytes]) -> None:
     path = stored(tmp_path, filename, make())
-    started: list[list[str]] = []
-    run = inspection._run
-    monkeypatch.setattr(inspection, "_run", lambda command: started.append(command) or run(command))
     found = inspect(path, filename)
-    assert len(started) == 1
-    kind = inspection._kind(found.distribution)
-    assert archives.read(path, kind, archives.LARGE).metadata == found.metadata
+    assert archives.read(path, "wheel" if filename == FOO else "tar", archives.LIMITS).metadata == found.metadata
 
 
-def test_a_small_wheel_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "_run", lambda command: pytest.fail("a process was started"))
+@pytest.mark.parametrize(("filename", "make"), [(FOO, wheel), (FOO_SDIST, sdist)])
+def test_not_even_a_small_archive_is_read_in_the_server_s_own_process(
+    tmp_path: Path, filename: str, make: Callable[[str, str], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_READERS", {})
+    assert look(tmp_path, filename, make("foo", "1.0")).name == "foo"
+
+
+def pax(*records: tuple[bytes, bytes], filler: int = 0) -> bytes:
+    """A source distribution whose PKG-INFO has these records in an extended header, as POSIX writes them."""
+    data = b""
+    for key, value in (*records, *([(b"comment", b"1" * filler)] if filler else [])):
+        body = b" " + key + b"=" + value + b"\n"
+        length = next(length for length in itertools.count(len(body)) if length == len(str(length)) + len(body))
+        data += b"%d" % length + body
+    header = tarfile.TarInfo("././@PaxHeader")
+    header.type = tarfile.XHDTYPE
+    return tar_of([(header, data), *files_of({"foo-1.0/PKG-INFO": core_metadata("foo", "1.0")})])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pax((b"GNU.sparse.size", b"5")),
+        pax((b"GNU.sparse.map", b"0,1")),
+        pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0")),
+        special(tarfile.GNUTYPE_SPARSE),
+    ],
+    ids=["0.0", "0.1", "1.0", "old"],
+)
+def test_sparse_members_are_refused_before_their_maps_are_read(tmp_path: Path, data: bytes) -> None:
+    assert "has a sparse member" in refusal(tmp_path, FOO_SDIST, data)
+
+
+def test_an_extended_header_of_digits_is_refused_and_does_not_freeze_the_server(tmp_path: Path) -> None:
+    """CVE-2024-6232: a file of a few hundred bytes kept `tarfile` busy for hours, with no other greenlet getting its turn."""
+    data = pax((b"GNU.sparse.size", b"5"), filler=200_000)
+    assert len(data) < 2000
+    turns = gevent.spawn(lambda: [gevent.sleep(0.001) for _ in range(10)])
+    assert "has an extended header of 2000" in refusal(tmp_path, FOO_SDIST, data)
+    assert len(turns.get(timeout=5)) == 10
+
+
+def test_ordinary_extended_headers_are_fine(tmp_path: Path) -> None:
+    assert look(tmp_path, FOO_SDIST, pax((b"mtime", b"1700000000.25"), filler=4000)).name == "foo"
+
+
+def test_while_a_child_reads_the_loop_goes_on_and_others_read(tmp_path: Path, others: Readers) -> None:
+    """A child that is stopped holds up nobody: neither the loop nor the next archive."""
+    path = stored(tmp_path, FOO, wheel("foo", "1.0"))
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    stuck = gevent.spawn(others.read, fifo, "wheel")
+    assert b"foo-1.0" in others.read(path, "wheel")
+    assert not stuck.ready()
+    fifo.write_bytes(b"")
+    assert b"unreadable" in stuck.get(timeout=20)
+
+
+def test_readers_that_are_gone_are_started_again(tmp_path: Path) -> None:
+    look(tmp_path, FOO, wheel("foo", "1.0"))
+    before = readers.pid
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
     assert look(tmp_path, FOO, wheel("foo", "1.0")).name == "foo"
-    assert look(tmp_path, FOO_SDIST, sdist("foo", "1.0")).name == "foo"
+    assert readers.pid != before
 
 
-def test_the_outside_tells_when_a_directory_is_long(tmp_path: Path) -> None:
-    assert is_small(stored(tmp_path, "a", wheel("foo", "1.0")), "wheel")
-    assert not is_small(stored(tmp_path, "b", large(3000)), "wheel")
-    assert not is_small(stored(tmp_path, "c", bytes(200_000) + b"PK\x06\x07" + wheel("foo", "1.0")[-22:]), "wheel")
-    assert not is_small(stored(tmp_path, "d", bytes(2 * 1024 * 1024)), "tar")
-
-
-def test_the_child_writes_no_file_and_has_no_setting_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readers_have_no_setting_of_ours_and_a_child_has_its_limits(
+    tmp_path: Path, others: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ARKVORY_ADMIN_PASSWORD", "secret")
-    probe = "import json, os, resource; print(json.dumps([sorted(os.environ), os.getcwd()]))"
-    names, folder = json.loads(inspection._run([sys.executable, "-I", "-c", probe]).stdout)
-    assert "ARKVORY_ADMIN_PASSWORD" not in names
-    assert folder == "/"
-    write = (
-        f"import runpy; runpy.run_path({archives.__file__!r})['_limit'](); "
-        f"file = open({str(tmp_path / 'x')!r}, 'w'); file.write('x'); file.close()"
-    )
-    limited = subprocess.run([sys.executable, "-I", "-c", write], capture_output=True, check=False)
-    assert b"File too large" in limited.stderr
-    assert (tmp_path / "x").stat().st_size == 0
+    others.read(stored(tmp_path, FOO, wheel("foo", "1.0")), "wheel")
+    assert b"ARKVORY" not in Path(f"/proc/{others.pid}/environ").read_bytes()
+    assert os.readlink(f"/proc/{others.pid}/cwd") == "/"
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    stuck = gevent.spawn(others.read, fifo, "wheel")
+    limits = ""
+    while "Max cpu time              120 " not in limits:
+        gevent.sleep(0.01)
+        for child in Path(f"/proc/{others.pid}/task/{others.pid}/children").read_text().split():
+            limits = Path(f"/proc/{child}/limits").read_text()
+    assert re.search(r"Max address space +1073741824", limits)
+    assert re.search(r"Max file size +0", limits)
+    fifo.write_bytes(b"")
+    stuck.get(timeout=20)
+
+
+def test_a_child_that_is_killed_is_told_by_its_status(tmp_path: Path, others: Readers) -> None:
+    others.read(stored(tmp_path, FOO, wheel("foo", "1.0")), "wheel")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    stuck = gevent.spawn(others.read, fifo, "wheel")
+    children: list[str] = []
+    while not children:
+        gevent.sleep(0.01)
+        children = Path(f"/proc/{others.pid}/task/{others.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    with pytest.raises(Died) as died:
+        stuck.get(timeout=20)
+    assert died.value.status == -signal.SIGKILL
 
 
 def test_a_child_that_dies_is_not_the_clients_fault_but_one_out_of_time_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = stored(tmp_path, FOO, large())
-    monkeypatch.setattr(inspection, "_run", lambda command: subprocess.CompletedProcess(command, -9, b""))
+
+    def dying(status: int) -> Callable[..., bytes]:
+        def read(*_arguments: object) -> bytes:
+            raise Died(status)
+
+        return read
+
+    monkeypatch.setattr(readers, "read", dying(-signal.SIGKILL))
     with pytest.raises(Unavailable):
         inspect(path, FOO)
-    monkeypatch.setattr(inspection, "_run", lambda command: subprocess.CompletedProcess(command, -24, b""))
+    monkeypatch.setattr(readers, "read", dying(-signal.SIGXCPU))
     with pytest.raises(Invalid, match="120 seconds"):
         inspect(path, FOO)
+
+
+def headers(*lines: str) -> bytes:
+    return changed(METADATA=core_metadata("foo", "1.0", *lines))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (headers(*(f"X-{n}: x" for n in range(300))), "more than 200 different headers"),
+        (headers(*["Requires-Dist: a"] * 10_000), "more than 10000 lines of headers"),
+        (headers("Requires-Python: >=" + "9" * 5000), "wrong requires-python"),
+        (headers("Requires-Python: " + "!=3.1," * 200 + ">3"), "more than 1000"),
+        (changed(METADATA=core_metadata("foo", "9" * 5000)), "wrong version"),
+        (changed(METADATA=core_metadata("foo", "1.0", body="\x01" * 400_000)), "bytes of fields"),
+        (changed(METADATA=b"Metadata-Version: " + b"2" * 5000 + b"\nName: foo\nVersion: 1.0\n"), "unknown Metadata-Version"),
+        (changed(WHEEL=b"Wheel-Version: " + b"1" * 5000 + b"\n"), "without a proper Wheel-Version"),
+    ],
+)
+def test_metadata_that_is_slow_to_read_or_to_use_is_refused(tmp_path: Path, data: bytes, words: str) -> None:
+    assert words in refusal(tmp_path, FOO, data)
+
+
+def test_a_project_of_many_extras_is_no_attack(tmp_path: Path) -> None:
+    lines = [f'Requires-Dist: bar{n}; extra == "e{n}"' for n in range(2000)]
+    assert len(look(tmp_path, FOO, headers(*lines)).fields["requires_dist"]) == 2000
 
 
 SPOIL = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -371,15 +487,14 @@ def test_no_metadata_file_is_more_than_invalid_and_what_is_kept_fits_into_the_da
 
 
 def test_it_works_in_a_patched_server_process(tmp_path: Path) -> None:
-    """gevent's thread pool for the small one, a child started from the greenlet for the large one."""
+    """As in a worker, where `subprocess` and `os` are gevent's too."""
     stored_small, stored_large = stored(tmp_path, "small", wheel("foo", "1.0")), stored(tmp_path, "large", large())
     code = f"""
 from gevent import monkey; monkey.patch_all()
 import gevent
 from pathlib import Path
 from app.protocols.pypi.inspection import inspect
-pool = gevent.get_hub().threadpool
-jobs = [gevent.spawn(inspect, Path(path), {FOO!r}, pool.apply) for path in ({str(stored_small)!r}, {str(stored_large)!r})]
+jobs = [gevent.spawn(inspect, Path(path), {FOO!r}) for path in ({str(stored_small)!r}, {str(stored_large)!r})]
 gevent.joinall(jobs, timeout=50, raise_error=True)
 print([job.value.name for job in jobs])
 """

@@ -1,0 +1,121 @@
+"""A process that reads archives in children of its own, one for each (a program: `readers` starts and asks it).
+
+It has imported all that reading needs and nothing of the server, so a child costs a fork of a small process: a few
+milliseconds. A child has limits of time and memory, and whatever keeps it busy keeps nobody else.
+
+Standard input is a socket (`SOCK_SEQPACKET`). A request is one packet, the JSON `[path, kind]`, with a socket for the
+answer: `archives.answer`, JSON in UTF-8 and a line feed. When a child dies its exit status follows instead, negative
+for a signal. The process ends, with its children, when nobody holds the other end any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import time
+from typing import NamedTuple, NoReturn
+
+import archives  # type: ignore[import-not-found]  # a neighbour in the folder: the program is no part of the package
+
+CHILD_SECONDS = 300
+_REQUEST_BYTES = 64 * 1024
+
+
+class _Child(NamedTuple):
+    answer: socket.socket
+    deadline: float
+
+
+class _Server:
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
+        self._children: dict[int, _Child] = {}
+        # A child's end interrupts the wait for requests.
+        self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        more = True
+        while more:
+            requests = self._requests.fileno()
+            ready, _, _ = select.select([requests, self._woken], [], [], self._patience())
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+            self._bury()
+            self._end_late()
+            if requests in ready:
+                more = self._take()
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+
+    def _patience(self) -> float | None:
+        """Seconds until a child's time is over; null when there is none."""
+        if not self._children:
+            return None
+        return max(0.0, min(child.deadline for child in self._children.values()) - time.monotonic())
+
+    def _take(self) -> bool:
+        """Start on a request; False when none will come any more."""
+        request, descriptors, _flags, _address = socket.recv_fds(self._requests, _REQUEST_BYTES, 1)
+        if not request:
+            return False
+        answer = socket.socket(fileno=descriptors[0])
+        try:
+            pid = os.fork()
+        except OSError:
+            answer.close()
+            return True
+        if pid == 0:
+            self._become_child(request, answer)
+        self._children[pid] = _Child(answer, time.monotonic() + CHILD_SECONDS)
+        return True
+
+    def _become_child(self, request: bytes, answer: socket.socket) -> NoReturn:
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._requests.close()
+            # At its other end it was made for a loop.
+            answer.setblocking(True)
+            for other in self._children.values():
+                other.answer.close()
+            archives.limit()
+            path, kind = json.loads(request)
+            answer.sendall(archives.answer(path, kind) + b"\n")
+            status = 0
+        finally:
+            os._exit(status)
+
+    def _bury(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            answer = self._children.pop(pid).answer
+            code = os.waitstatus_to_exitcode(status)
+            if code != 0:
+                # Who asked may be gone.
+                with contextlib.suppress(OSError):
+                    answer.send(b"\n%d" % code, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            answer.close()
+
+    def _end_late(self) -> None:
+        now = time.monotonic()
+        for pid, child in self._children.items():
+            if child.deadline <= now:
+                os.kill(pid, signal.SIGKILL)
+
+
+def main() -> None:
+    """Serve until the other end of standard input is closed."""
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=0) as requests:
+        _Server(requests).run()
