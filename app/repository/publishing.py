@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -117,6 +116,14 @@ class _Current:
     def may_be(self, digest: str | None, size: int | None) -> bool:
         """Whether these are the same bytes, as far as is known of those that come."""
         return digest in (None, self.digest) and size in (None, self.size)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What was made of the files before the transaction, in their order: the rows of their blobs, their metadata as JSON."""
+
+    blob_ids: Sequence[int]
+    metadata: Sequence[str]
 
 
 class _Repeated(Exception):
@@ -272,10 +279,11 @@ class Publisher:
                 raise Invalid(f"the content type of {each.path!r} is not one", field="Content-Type")
         if len({each.path for each in files}) != len(files):
             raise Invalid("two files of one upload have the same name")
+        metadata = _texts([each.metadata for each in files])
         for attempt in range(PLACING_TRIES):
             blob_ids = [self._blobs.place(each.received) for each in files]
             try:
-                return self._publish(target, snapshot, files, blob_ids, conditions, package)
+                return self._publish(target, snapshot, files, _Stored(blob_ids, metadata), conditions, package)
             except BlobVanished as vanished:
                 self._leave_addresses(files, blob_ids, vanished.blob_ids)
                 gevent.sleep(0.05 * (attempt + 1))
@@ -292,7 +300,7 @@ class Publisher:
         target: Target,
         snapshot: Snapshot,
         files: Sequence[NewFile],
-        blob_ids: Sequence[int],
+        stored: _Stored,
         conditions: Conditions,
         package: Package | None,
     ) -> list[Published]:
@@ -313,11 +321,13 @@ class Publisher:
             before = sum(1 for each in (*currents, *stale) if each is not None and not each.withheld)
             new = len(files) - len(held) - before
             package_id = _touch_package(transaction, snapshot.id, package, epochs.content, new)
-            self._blobs.take(transaction, blob_ids, [each.blob_id for each in (*currents, *stale) if each is not None])
+            self._blobs.take(transaction, stored.blob_ids, [each.blob_id for each in (*currents, *stale) if each is not None])
             delete_rows(connection, snapshot.id, [each.upload_id for each in stale])
             published = [
-                _write_artifact(connection, _Place(snapshot.id, blob_id, package_id, each.path in held), each, target.caller, current)
-                for each, blob_id, current in zip(files, blob_ids, currents, strict=True)
+                _write_artifact(
+                    connection, _Place(snapshot.id, blob_id, package_id, each.path in held, known), each, target.caller, current
+                )
+                for each, blob_id, known, current in zip(files, stored.blob_ids, stored.metadata, currents, strict=True)
             ]
             states = {each.received.reservation.id: UploadState("published", each.received.size) for each in files}
             states |= {each.upload_id: UploadState("garbage") for each in (*currents, *stale) if each is not None}
@@ -429,12 +439,13 @@ def _touch_package(transaction: Transaction, repository_id: int, package: Packag
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a file's row belongs, and whether a hold covers it."""
+    """Where a file's row belongs, whether a hold covers it, and its metadata as JSON."""
 
     repository_id: int
     blob_id: int
     package_id: int | None
     withheld: bool
+    metadata: str
 
 
 def _write_artifact(connection: Connection, place: _Place, file: NewFile, caller: Caller, current: _Current | None) -> Published:
@@ -449,7 +460,7 @@ def _write_artifact(connection: Connection, place: _Place, file: NewFile, caller
             "withheld": place.withheld,
             "version": file.version,
             "content_type": file.content_type,
-            "metadata": _json(file.metadata),
+            "metadata": place.metadata,
             "by": caller.user_id if caller.user_id > 0 else None,
         },
     ).one()
@@ -472,10 +483,24 @@ _ARTIFACT_UPSERT = text(
 )
 
 
-# The escape of a NUL, and not an escaped backslash before `u0000`.
-_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+def _texts(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """As JSON, in a thread when there is anything to write: how much, only writing tells."""
+    if not any(documents):
+        return ["{}"] * len(documents)
+    return list(gevent.get_hub().threadpool.apply(lambda: [_json(each) for each in documents]))
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    # PostgreSQL keeps no NUL in text.
-    return _NUL.sub(r"\1", json.dumps(value))
+    text = json.dumps(value)
+    # PostgreSQL keeps no NUL in text. What looks like one may also be a backslash and `u0000`.
+    return json.dumps(_without_nuls(value)) if "\\u0000" in text else text
+
+
+def _without_nuls(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, Mapping):
+        return {_without_nuls(key): _without_nuls(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nuls(each) for each in value]
+    return value

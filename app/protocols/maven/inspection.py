@@ -25,6 +25,7 @@ MOST_DIRECTORY = 32 * 1024 * 1024
 # The head of a descriptor, with all that is asked of it, comes before its many goals.
 HEAD = 64 * 1024
 _LONGEST_TEXT = 200
+_MOST_FINDS = 1000
 _END = struct.Struct("<4s4H2LH")
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
@@ -64,9 +65,11 @@ def _directory(file: BinaryIO) -> tuple[bytes, int]:
 
 
 def _position(directory: bytes, name: bytes) -> int | None:
-    """Where the entry of a member begins."""
+    """Where the entry of a member begins. A directory that says the name in very many other places was made to cost time: None."""
     found = directory.find(name)
-    while found >= 0:
+    for _ in range(_MOST_FINDS):
+        if found < 0:
+            return None
         entry = found - _ENTRY.size
         if entry >= 0 and directory[entry : entry + 4] == b"PK\x01\x02" and _ENTRY.unpack_from(directory, entry)[10] == len(name):
             return entry

@@ -18,8 +18,9 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
+from app.protocols.pypi import names
 from app.protocols.pypi.names import Companion, file_reference
 
 API_VERSION = "1.4"
@@ -75,10 +76,7 @@ def version_key(text: str) -> tuple[int, Version, str]:
 
 def parsed_version(text: str) -> Version | str:
     """Equal for all spellings of one version; what is no version stands for itself."""
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return text
+    return names.parsed_version(text) or text
 
 
 def by_version(ordered: Iterable[ProjectFile]) -> dict[str, list[ProjectFile]]:

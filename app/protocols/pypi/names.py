@@ -34,12 +34,14 @@ from packaging.utils import (
     parse_sdist_filename,
     parse_wheel_filename,
 )
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from app.errors import Invalid
 
 SDIST_ENDINGS = (".tar.gz", ".zip")
 LONGEST_FILE_NAME = 255
+# Characters of a project's name and of a version; a file has both in its own.
+LONGEST_NAME = LONGEST_FILE_NAME
 
 # What may stand in the name of a file at all: the characters that names, versions (also with an epoch or
 # a local part) and tags are made of. `packaging` alone would let spaces and other alphabets through.
@@ -84,6 +86,8 @@ class Distribution:
 def normalised(name: str) -> NormalizedName:
     """The one spelling of a project's name (PEP 503); `Invalid` when it cannot be a name."""
     try:
+        if len(name) > LONGEST_NAME:
+            raise InvalidName
         return canonicalize_name(name, validate=True)
     except InvalidName:
         raise Invalid(
@@ -100,10 +104,20 @@ def is_normalised(name: str) -> bool:
 
 def version_of(text: str) -> Version:
     """The version that a text means (PEP 440); `Invalid` when it means none."""
+    version = parsed_version(text)
+    if version is None:
+        raise Invalid(f"{shown(text)} is not a version as PEP 440 defines them (an example: 1.2.0rc1)", "version")
+    return version
+
+
+def parsed_version(text: str) -> Version | None:
+    """The version that a text means; None when it means none. `packaging` gives up at numbers of thousands of digits with a `ValueError`."""
+    if len(text) > LONGEST_NAME:
+        return None
     try:
         return Version(text)
-    except InvalidVersion:
-        raise Invalid(f"{shown(text)} is not a version as PEP 440 defines them (an example: 1.2.0rc1)", "version") from None
+    except ValueError:
+        return None
 
 
 def parse_file_name(filename: str) -> Distribution:

@@ -19,6 +19,9 @@ from app.protocols.pypi.names import Distribution, check_against, normalised, pa
 CONTENT_PART = "content"
 SIGNATURE_PART = "gpg_signature"
 MOST_SIGNATURE_BYTES = 64 * 1024
+# Characters of what is kept of a form's fields; the metadata comes from the file.
+MOST_COMMENT = 64 * 1024
+MOST_ATTESTATIONS = 256 * 1024
 
 # The digests that clients send, the ones that count most first, and their length in hexadecimal digits.
 _DIGESTS = {"sha256": ("sha256_digest", 64), "blake2b_256": ("blake2_256_digest", 64), "md5": ("md5_digest", 32)}
@@ -65,7 +68,7 @@ class UploadForm:
             filetype=_one(fields, "filetype"),
             pyversion=_one(fields, "pyversion"),
             digests=_digests(fields),
-            comment=_one(fields, "comment"),
+            comment=_one(fields, "comment", MOST_COMMENT),
             attestations=_attestations(fields),
             metadata={key: tuple(values) for key, values in fields.items() if key not in _NOT_METADATA},
         )
@@ -99,9 +102,11 @@ def _check_action(fields: Mapping[str, Sequence[str]]) -> None:
         raise Invalid("the form's 'protocol_version' must be '1'", "protocol_version")
 
 
-def _one(fields: Mapping[str, Sequence[str]], name: str) -> str | None:
-    """The value of a field that stands once; a client's ways to say "nothing" are None."""
+def _one(fields: Mapping[str, Sequence[str]], name: str, most: int = MOST_COMMENT) -> str | None:
+    """The value of a field that stands once, of at most so many characters; a client's ways to say "nothing" are None."""
     values = fields.get(name, ())
+    if any(len(value) > most for value in values):
+        raise Invalid(f"the form's {name!r} may have {most} characters", name)
     if len(set(values)) > 1:
         raise Invalid(f"the form has the field {name!r} more than once", name)
     return values[0] if values and values[0] not in _NOTHING else None
@@ -129,11 +134,13 @@ def _hexadecimal(fields: Mapping[str, Sequence[str]], name: str, digits: int) ->
 
 def _attestations(fields: Mapping[str, Sequence[str]]) -> tuple[Mapping[str, Any], ...]:
     """PEP 740: a JSON list of objects, sent as one field. They are kept, not verified."""
-    text = _one(fields, "attestations")
+    text = _one(fields, "attestations", MOST_ATTESTATIONS)
     if text is None:
         return ()
     try:
         found = json.loads(text)
+        # What Python reads beyond JSON (NaN, 1e999) nobody else could read again; nesting must fit with what goes around it.
+        json.dumps([[[[found]]]], allow_nan=False)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):

@@ -62,6 +62,13 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     assert look(jar(tmp_path, {"META-INF/maven/plugin.xml": b" " * 50_000_000})) == {}
 
 
+def test_a_directory_made_of_the_name_alone_is_not_searched_to_its_end(tmp_path: Path) -> None:
+    names = {f"{number}/META-INF/maven/plugin.xml": b"" for number in range(1500)}
+    assert look(jar(tmp_path, names)) == {}
+    assert look(jar(tmp_path, names | plugin())) == {}
+    assert look(jar(tmp_path, dict(list(names.items())[:900]) | plugin())) == KNOWN
+
+
 def test_an_archetype_is_one_by_its_descriptor(tmp_path: Path) -> None:
     assert look(jar(tmp_path, {"META-INF/maven/archetype-metadata.xml": b"<a/>"})) == {"maven": {"archetype": {}}}
 

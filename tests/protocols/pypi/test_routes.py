@@ -7,12 +7,16 @@ from typing import Any
 from urllib.parse import urljoin
 
 import pytest
+from gevent.monkey import get_original
 
+from app.repository import publishing
+from app.repository.publishing import Publisher
 from tests.protocols.pypi.conftest import Room
 from tests.protocols.pypi.packages import CONTENT_TYPE, core_metadata, form_of, sdist, wheel
 
 JSON = {"Accept": "application/vnd.pypi.simple.v1+json"}
 FOO = "foo-1.0-py3-none-any.whl"
+current_thread = get_original("_thread", "get_ident")
 
 
 def page(room: Room, project: str = "foo") -> Any:
@@ -152,6 +156,30 @@ def test_the_json_documents_tell_of_the_metadata(room: Room) -> None:
     assert room.get("pypi/foo/3/json").status_code == 404
 
 
+def test_a_nul_in_what_is_kept_is_dropped_and_what_only_looks_like_one_stays(room: Room) -> None:
+    assert room.upload(FOO, wheel("foo", "1.0"), comment="a\0b\\u0000").status_code == 200
+    assert json.loads(room.get("pypi/foo/json").data)["urls"][0]["comment_text"] == "ab\\u0000"
+
+
+def test_the_metadata_is_written_in_a_thread_and_before_the_transaction(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing it is pure Python: within the transaction it would hold the repository's lock, on the loop everybody."""
+    loop, order = current_thread(), []
+    dump, publish = publishing._json, Publisher._publish
+
+    def noted_dump(value: Any) -> str:
+        order.append("in a thread" if current_thread() != loop else "on the loop")
+        return dump(value)
+
+    def noted_publish(*arguments: Any) -> Any:
+        order.append("transaction")
+        return publish(*arguments)
+
+    monkeypatch.setattr(publishing, "_json", noted_dump)
+    monkeypatch.setattr(Publisher, "_publish", noted_publish)
+    assert room.upload(FOO, wheel("foo", "1.0", "Requires-Python: >=3")).status_code == 200
+    assert order == ["in a thread", "in a thread", "transaction"]
+
+
 @pytest.mark.parametrize(
     ("filename", "content", "fields", "words"),
     [
@@ -162,6 +190,10 @@ def test_the_json_documents_tell_of_the_metadata(room: Room) -> None:
         (FOO, wheel("foo", "1.0"), {"md5_digest": "0" * 32}, "md5"),
         (FOO, wheel("foo", "1.0"), {"blake2_256_digest": "0" * 64}, "blake2"),
         (FOO, wheel("foo", "1.0"), {":action": "submit"}, ":action"),
+        (FOO, wheel("foo", "1.0"), {"version": "9" * 5000}, "is not a version"),
+        (FOO, wheel("foo", "1.0"), {"comment": "\x01" * 8_000_000}, "'comment' may have 65536 characters"),
+        (FOO, wheel("foo", "1.0", "Requires-Python: >=" + "9" * 5000), {}, "wrong requires-python"),
+        (FOO, wheel("foo", "1.0", *(f"{number:x}: a" for number in range(4096, 22_000))), {}, "lines of headers"),
         ("..-1.0.tar.gz", b"", {}, "cannot be the name"),
         ("foo-1.0.exe", b"", {}, "neither a wheel"),
     ],

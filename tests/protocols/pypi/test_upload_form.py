@@ -86,6 +86,15 @@ def test_everything_that_twine_sends_is_understood_and_kept(tmp_path: Path) -> N
         ({"attestations": "{}"}, "attestations"),
         ({"attestations": "[1]"}, "attestations"),
         ({"attestations": "[" * 100_000}, "attestations"),
+        ({"attestations": '[{"a": NaN}]'}, "attestations"),
+        ({"attestations": '[{"a": -Infinity}]'}, "attestations"),
+        ({"attestations": '[{"a": 1e999}]'}, "attestations"),
+        ({"attestations": '[{"a": %s}]' % ("9" * 5000)}, "attestations"),
+        ({"attestations": "[%s{}]" % ("{}," * 100_000)}, "attestations"),
+        ({"comment": "a" * 65_537}, "comment"),
+        ({"version": "9" * 5000}, "version"),
+        ({"version": "1." * 130 + "0"}, "version"),
+        ({"name": "a" * 300}, "name"),
     ],
 )
 def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
