@@ -10,7 +10,7 @@ from gevent.event import AsyncResult
 V = TypeVar("V")
 
 
-class _Interrupted(Exception):
+class Interrupted(Exception):
     """Whoever ran was killed."""
 
 
@@ -21,13 +21,21 @@ class SingleFlight(Generic[V]):
         self._running: dict[Hashable, AsyncResult] = {}
 
     def run(self, key: Hashable, work: Callable[[], V]) -> V:
-        while (running := self._running.get(key)) is not None:
+        while (wait := self.running(key)) is not None:
             try:
-                shared: V = running.get()
-                return shared
-            except _Interrupted:
+                return wait()
+            except Interrupted:
                 # The end of another greenlet is not ours: once more, perhaps as the one that runs.
                 continue
+        return self.lead(key, work)
+
+    def running(self, key: Hashable) -> Callable[[], V] | None:
+        """Waits for the answer to what runs now: its value, its error, or Interrupted. None when nothing runs."""
+        result = self._running.get(key)
+        return None if result is None else result.get
+
+    def lead(self, key: Hashable, work: Callable[[], V]) -> V:
+        """Run, for all that ask meanwhile; nothing may be `running`."""
         result = self._running[key] = AsyncResult()
         try:
             value = work()
@@ -37,7 +45,7 @@ class SingleFlight(Generic[V]):
             result.set_exception(error)
             raise
         except BaseException:
-            result.set_exception(_Interrupted())
+            result.set_exception(Interrupted())
             raise
         finally:
             del self._running[key]

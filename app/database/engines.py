@@ -24,7 +24,7 @@ import sqlalchemy
 from gevent.local import local
 from gevent.monkey import get_original
 from psycogreen.gevent import gevent_wait_callback
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, CursorResult, Engine, Row, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -39,6 +39,17 @@ IDLE_IN_TRANSACTION_MS = 60_000
 RESERVED_CONNECTIONS = 10
 # Cache rows only save time: whoever locks them costs a moment, and nothing else (C6).
 CACHE_ROW_WAIT_MS = 1_000
+ROWS_AT_ONCE = 1_000
+
+
+def all_rows(result: CursorResult[Any]) -> list[Row[Any]]:
+    """Every row of a result. Making thousands takes long: others get their turns in between."""
+    rows: list[Row[Any]] = []
+    for part in result.partitions(ROWS_AT_ONCE):
+        if rows:
+            gevent.sleep(0)
+        rows += part
+    return rows
 
 
 class TimedOut(psycopg2.OperationalError):

@@ -16,13 +16,16 @@ from app.http.parts import parts
 from app.http.paths import encode_path
 from app.http.responses import document_response, etags_of, json_time
 from app.repository.folders import Entry, Page, list_folder
-from app.repository.reading import Ask
+from app.repository.reading import Ask, Draft
 
 # Files come from anyone who may publish: a browser must neither guess their type nor run them as ours.
 HARMLESS = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'",
 }
+
+# Entries from which on a listing takes longer to write than the loop may be kept from others.
+LONG_LIST = 200
 
 
 def folder_response(ask: Ask) -> Response:
@@ -62,9 +65,11 @@ class FolderListing:
         ).one()
         return int(row.content_epoch) if row.filled or not self.folder else None
 
-    def render(self, connection: Connection, snapshot: Snapshot) -> bytes:
+    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
         page = list_folder(connection, snapshot.id, self.folder, self.after)
-        return self._json(page) if self.representation == "json" else self._html(snapshot.name, page)
+        name = snapshot.name
+        write = (lambda: self._json(page)) if self.representation == "json" else (lambda: self._html(name, page))
+        return Draft(write, len(page.entries) >= LONG_LIST)
 
     def _json(self, page: Page) -> bytes:
         entries = [_json_entry(each) for each in page.entries]

@@ -7,18 +7,21 @@ numbers, everything is decided again, once, in one repeatable-read transaction (
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
 
+import gevent
 from sqlalchemy import Connection, Row, text
 
 from app.access.decision import READ, Access, needs_login
 from app.access.identity import Caller
 from app.cache import keys
+from app.cache.single import Interrupted, SingleFlight
 from app.cache.snapshots import Snapshot, Snapshots, read_snapshot, unknown_repository
 from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
@@ -76,8 +79,19 @@ class Document:
     content_type: str
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What was read of a document. `write` makes the bytes and needs no database; when it is `long`, it runs in a thread."""
+
+    write: Callable[[], bytes]
+    long: bool
+
+
 class DocumentSource(Protocol):
-    """How one derived document is made; both calls see the same repeatable-read state."""
+    """How one derived document is made; `revision` and `read` see the same repeatable-read state.
+
+    Between them they read each row once, and they leave to the draft what costs time without the database.
+    """
 
     @property
     def key(self) -> str:
@@ -93,7 +107,7 @@ class DocumentSource(Protocol):
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
         """The number that moves with the content; null when there is no such document."""
 
-    def render(self, connection: Connection, snapshot: Snapshot) -> bytes: ...
+    def read(self, connection: Connection, snapshot: Snapshot) -> Draft: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +128,7 @@ class Reader:
         self._snapshots = snapshots
         self._access = access
         self._store = store
+        self._making: SingleFlight[bytes] = SingleFlight()
 
     # -- artifacts
 
@@ -158,19 +173,25 @@ class Reader:
         return self._make_document(judged, ask, source, known_etags)
 
     def _make_document(self, judged: _Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str]) -> Document:
-        with self._database.consistent() as connection:
-            seen, incarnation = _read_numbers(connection, judged.snapshot.id, ask.caller)
-            snapshot = judged.snapshot
-            if seen is None or self._is_outdated(judged, ask.caller, seen):
-                if seen is not None:
-                    self._cache.observe(seen)
-                snapshot = self._decide_in(connection, ask)
-                seen, incarnation = _read_numbers(connection, snapshot.id, ask.caller)
-                assert seen is not None
+        """Greenlets that want the same bytes at once share their making, after each has decided for itself in a transaction of its own.
+
+        Equal validators mean equal bytes (C9), so what another reads under the validator found here is this document.
+        """
+        while True:
+            try:
+                return self._make_or_share(judged, ask, source, known_etags)
+            except Interrupted:
+                # Whoever made it was killed.
+                continue
+
+    def _make_or_share(self, judged: _Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str]) -> Document:
+        with contextlib.ExitStack() as held:
+            connection = held.enter_context(self._database.consistent())
+            snapshot, seen, incarnation = self._decided(connection, judged, ask)
             revision = source.revision(connection, snapshot)
             etag = _validator(seen, incarnation, source, revision)
             made = revision is not None and etag not in known_etags
-            body = source.render(connection, snapshot) if made else b""
+            body = self._body(held, connection, snapshot, source, etag) if made else b""
         self._cache.observe(seen)
         if revision is None:
             raise _absent(ask)
@@ -179,6 +200,32 @@ class Reader:
             key = _document_key(snapshot.id, seen.epochs, source)
             self._cache.documents.put(key, document, tags=(keys.tag_of_repository(snapshot.id),), weight=len(body) + 500)
         return document
+
+    def _decided(self, connection: Connection, judged: _Judged, ask: Ask) -> tuple[Snapshot, Seen, str]:
+        """C8: what `connection` sees, with a decision that is not older; and the installation's incarnation."""
+        seen, incarnation = _read_numbers(connection, judged.snapshot.id, ask.caller)
+        if seen is not None and not self._is_outdated(judged, ask.caller, seen):
+            return judged.snapshot, seen, incarnation
+        if seen is not None:
+            self._cache.observe(seen)
+        snapshot = self._decide_in(connection, ask)
+        seen, incarnation = _read_numbers(connection, snapshot.id, ask.caller)
+        assert seen is not None
+        return snapshot, seen, incarnation
+
+    def _body(self, held: contextlib.ExitStack, connection: Connection, snapshot: Snapshot, source: DocumentSource, etag: str) -> bytes:
+        """The connection goes back (`held` is closed) once the rows are read: neither writing nor waiting needs it."""
+        shared = self._making.running(etag)
+        if shared is not None:
+            held.close()
+            return shared()
+
+        def make() -> bytes:
+            draft = source.read(connection, snapshot)
+            held.close()
+            return bytes(gevent.get_hub().threadpool.apply(draft.write)) if draft.long else draft.write()
+
+        return self._making.lead(etag, make)
 
     # -- the decision
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gevent
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from app.cache.snapshots import Snapshot
 from app.errors import NotFound
 from app.repository.publishing import NewFile, Package, Target
-from app.repository.reading import Ask, Document
+from app.repository.reading import Ask, Document, Draft
 from tests.conftest import MakePause
 from tests.support.house import ADMIN, NOBODY, House
 
@@ -25,6 +26,7 @@ class Index:
     representation: str = "html"
     content_type: str = "text/html"
     rendered: list[str] = field(default_factory=list)
+    long: bool = False
 
     @property
     def key(self) -> str:
@@ -35,7 +37,7 @@ class Index:
         found = connection.execute(statement, {"id": snapshot.id, "name": self.package}).scalar()
         return None if found is None else int(found)
 
-    def render(self, connection: Connection, snapshot: Snapshot) -> bytes:
+    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
         self.rendered.append(self.package)
         rows = connection.execute(
             text(
@@ -43,8 +45,11 @@ class Index:
                 "join arkvory_packages p on p.id = a.package_id where p.repository_id = :id and p.name = :name order by a.path"
             ),
             {"id": snapshot.id, "name": self.package},
-        )
-        return repr((snapshot.name, self.representation, [tuple(row) for row in rows])).encode()
+        ).all()
+        return Draft(lambda: self.write(snapshot.name, rows), self.long)
+
+    def write(self, name: str, rows: Sequence[Row[Any]]) -> bytes:
+        return repr((name, self.representation, [tuple(row) for row in rows])).encode()
 
 
 @pytest.fixture
@@ -125,7 +130,7 @@ def test_c9_a_kept_document_and_a_known_validator_cost_no_rendering(house: House
 
 def test_c9_a_document_made_before_a_publish_and_kept_after_it_is_never_found(house: House, pause: MakePause) -> None:
     source = Index("one")
-    stopped = pause(source, "render")
+    stopped = pause(source, "read")
     reader = gevent.spawn(get, house, source)
     stopped.reached()
     put(house, "one", "one/b", b"new")

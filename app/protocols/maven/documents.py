@@ -7,19 +7,20 @@ a part in it (C9). What a client uploaded as metadata has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from xml.sax.saxutils import escape
 
-import gevent
 from sqlalchemy import Connection, Row, text
 
 from app.cache.snapshots import Snapshot
+from app.database.engines import all_rows
 from app.protocols.maven.inspection import KIND
 from app.protocols.maven.names import SIGNATURE, SNAPSHOT, Coordinates, File, is_snapshot, parse
 from app.protocols.maven.versions import in_order
+from app.repository.reading import Draft
 
 # From here on a document takes longer to write than the loop may be kept from others.
 LONG = 500
@@ -44,12 +45,13 @@ class MetadataDocument:
         row = connection.execute(_REVISION, self._parameters(snapshot)).one()
         return int(row.revision) if row.filled else None
 
-    def render(self, connection: Connection, snapshot: Snapshot) -> bytes:
+    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
         parameters = self._parameters(snapshot)
-        plugins = _plugins(connection.execute(_PLUGINS, parameters).all(), self.folder)
-        builds = connection.execute(_BUILDS, parameters).all() if is_snapshot(parameters["version"]) else []
-        versions = [] if builds else connection.execute(_VERSIONS, parameters).all()
-        return written(len(builds) + len(versions), lambda: self._document(parameters, builds, versions, plugins))
+        plugins = all_rows(connection.execute(_PLUGINS, parameters))
+        builds = all_rows(connection.execute(_BUILDS, parameters)) if is_snapshot(parameters["version"]) else []
+        versions = [] if builds else all_rows(connection.execute(_VERSIONS, parameters))
+        long = len(plugins) + len(builds) + len(versions) >= LONG
+        return Draft(lambda: self._document(parameters, builds, versions, _plugins(plugins, self.folder)), long)
 
     def _document(self, names: dict[str, Any], builds: Sequence[Row[Any]], versions: Sequence[Row[Any]], plugins: Sequence[Tree]) -> bytes:
         tree: list[tuple[str, str | Tree]] = []
@@ -88,11 +90,13 @@ class ArchetypeCatalog:
         epoch = connection.execute(text("select content_epoch from arkvory_repositories where id = :id"), {"id": snapshot.id})
         return int(epoch.scalar_one())
 
-    def render(self, connection: Connection, snapshot: Snapshot) -> bytes:
-        files = _files(connection.execute(_ARCHETYPES, {"id": snapshot.id}).scalars())
-        found = sorted({(each.group, each.artifact, each.base_version) for each in files})
-        tree: Tree = [("archetypes", [("archetype", _archetype(each)) for each in found])]
-        return written(len(found), lambda: rendered("archetype-catalog", tree))
+    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+        rows = all_rows(connection.execute(_ARCHETYPES, {"id": snapshot.id}))
+        return Draft(lambda: self._document(rows), len(rows) >= LONG)
+
+    def _document(self, rows: Sequence[Row[Any]]) -> bytes:
+        found = sorted({(each.group, each.artifact, each.base_version) for each in _files(row.path for row in rows)})
+        return rendered("archetype-catalog", [("archetypes", [("archetype", _archetype(each)) for each in found])])
 
 
 # What the documents say
@@ -175,12 +179,6 @@ def _moment(at: datetime) -> str:
 
 
 # How they are written
-
-
-def written(entries: int, write: Callable[[], bytes]) -> bytes:
-    """The bytes that `write` makes; long ones are made in a thread, so that the loop goes on."""
-    made: bytes = write() if entries < LONG else gevent.get_hub().threadpool.apply(write)
-    return made
 
 
 def rendered(root: str, tree: Tree, attributes: str = "") -> bytes:

@@ -17,10 +17,12 @@ import gevent
 from sqlalchemy import Connection, Row, text
 
 from app.cache.snapshots import Snapshot
+from app.database.engines import all_rows
 from app.protocols.pypi import metadata, releases
 from app.protocols.pypi.metadata import ProjectFile
-from app.protocols.pypi.names import Companion, companion_of
+from app.protocols.pypi.names import Companion, companion_of, pattern_of
 from app.protocols.pypi.negotiation import Representation
+from app.repository.reading import Draft
 
 # From here on a page takes longer to write than the loop may be kept from others.
 LONG_PAGE = 200
@@ -45,8 +47,8 @@ class _Page:
     def content_type(self) -> str:
         return self.form.content_type
 
-    def _written(self, entries: int, write: Callable[[], bytes]) -> bytes:
-        return written(entries, write, self.coding)
+    def _draft(self, entries: int, write: Callable[[], bytes]) -> Draft:
+        return draft(entries, write, self.coding)
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,10 @@ class ProjectPage(_Page):
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
         return project_revision(connection, snapshot.id, self.project)
 
-    def render(self, connection: Connection, snapshot: Snapshot) -> bytes:
-        files = files_of(connection, snapshot.id, self.project)
+    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+        rows = all_rows(connection.execute(_FILES, {"id": snapshot.id, "project": self.project}))
         render = metadata.project_json if self.form.form == "json" else metadata.project_html
-        return self._written(len(files), lambda: render(self.project, files, origin=self.origin or None))
+        return self._draft(len(rows), lambda: render(self.project, files_of(rows), origin=self.origin or None))
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,11 @@ class ProjectIndex(_Page):
             connection.execute(text("select content_epoch from arkvory_repositories where id = :id"), {"id": snapshot.id}).scalar_one()
         )
 
-    def render(self, connection: Connection, snapshot: Snapshot) -> bytes:
+    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
         statement = text("select name from arkvory_packages where repository_id = :id and artifacts > 0")
-        names = list(connection.execute(statement, {"id": snapshot.id}).scalars())
+        rows = all_rows(connection.execute(statement, {"id": snapshot.id}))
         render = metadata.index_json if self.form.form == "json" else metadata.index_html
-        return self._written(len(names) // 10, lambda: render(names))
+        return self._draft(len(rows) // 10, lambda: render(row.name for row in rows))
 
 
 @dataclass(frozen=True)
@@ -115,16 +117,15 @@ class ReleaseDocument:
         revision = project_revision(connection, snapshot.id, self.project)
         if revision is None or self.version is None:
             return revision
-        known = releases.find_release(files_of(connection, snapshot.id, self.project), self.version)
+        known = connection.execute(_RELEASE, _of_release(snapshot.id, self.project, self.version)).scalar_one()
         return revision if known else None
 
-    def render(self, connection: Connection, snapshot: Snapshot) -> bytes:
-        files = files_of(connection, snapshot.id, self.project)
-        told = releases.find_release(files, self.version)
-        details = _details(connection, snapshot.id, self.project, told)
-        files = [replace(file, metadata=details.get(file.filename, {})) for file in files]
+    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+        told = release_rows(connection, snapshot.id, self.project, self.version or _newest(connection, snapshot.id, self.project))
+        rows = told if self.version else all_rows(connection.execute(_FILES, {"id": snapshot.id, "project": self.project}))
+        details = _Details.read(connection, snapshot.id, [row.path for row in told])
         name = connection.execute(_NAME, {"id": snapshot.id, "project": self.project}).scalar_one()
-        return written(len(files), lambda: self._document(name, files), self.coding)
+        return draft(len(rows) + details.size // 1000, lambda: self._document(name, details.added(files_of(rows))), self.coding)
 
     def _document(self, name: str, files: Sequence[ProjectFile]) -> bytes:
         if self.version is None:
@@ -132,26 +133,72 @@ class ReleaseDocument:
         return releases.release_document(name, self.project, self.version, files, self.base) or b""
 
 
+@dataclass(frozen=True)
+class _Details:
+    """What is told of one release: the comment of each file by path, and the fields of the one that tells most, as JSON."""
+
+    comments: dict[str, str]
+    path: str = ""
+    fields: str = "{}"
+
+    @classmethod
+    def read(cls, connection: Connection, repository_id: int, paths: Iterable[str]) -> _Details:
+        """Of files at `paths`. The fields may be long, and are as many as the files, so those of one are read."""
+        beside = {path + Companion.METADATA: path for path in paths}
+        rows = connection.execute(_COMMENTS, {"id": repository_id, "paths": list(beside)}).all()
+        comments = {beside[row.path]: row.comment or "" for row in rows}
+        if not comments:
+            return cls({})
+        best = min(comments, key=lambda path: (not path.endswith(".whl"), path))
+        fields = connection.execute(_DETAILS, {"id": repository_id, "path": best + Companion.METADATA}).scalar_one()
+        return cls(comments, best, fields)
+
+    @property
+    def size(self) -> int:
+        return len(self.fields)
+
+    def added(self, files: Sequence[ProjectFile]) -> list[ProjectFile]:
+        """The files, those of the release with what is told of them."""
+        named = {path.rpartition("/")[2]: {"comment": comment} for path, comment in self.comments.items()}
+        named[self.path.rpartition("/")[2]] = json.loads(self.fields)
+        return [replace(file, metadata=named[file.filename]) if file.filename in named else file for file in files]
+
+
 _NAME = text("select display_name from arkvory_packages where repository_id = :id and name = :project")
 _REVISION = text("select revision from arkvory_packages where repository_id = :id and name = :project and artifacts > 0")
-_FILES = text(
-    "select a.path, a.version, a.updated_at, b.size, b.digest, "
-    f"a.metadata ->> '{REQUIRES_PYTHON}' as requires_python, a.metadata ->> '{YANKED}' as yanked "
-    "from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id join arkvory_blobs b on b.id = a.blob_id "
-    "where p.repository_id = :id and p.name = :project and not a.withheld"
+_COLUMNS = (
+    "a.path, a.version, a.updated_at, b.size, b.digest, "
+    f"a.metadata ->> '{REQUIRES_PYTHON}' as requires_python, a.metadata ->> '{YANKED}' as yanked"
 )
-_DETAILS = text(f"select path, metadata -> '{DETAILS}' as details from arkvory_artifacts where repository_id = :id and path = any(:paths)")
+_PROJECT = "arkvory_packages p join arkvory_artifacts a on a.package_id = p.id"
+_THERE = "p.repository_id = :id and p.name = :project and not a.withheld"
+_FILES = text(f"select {_COLUMNS} from {_PROJECT} join arkvory_blobs b on b.id = a.blob_id where {_THERE}")
+# What stands beside a file has no version of its own.
+_VERSIONS = text(
+    f"select a.version, bool_and(a.metadata ->> '{YANKED}' is not null) as yanked from {_PROJECT} "
+    f"where {_THERE} and a.version is not null group by a.version"
+)
+_RELEASE = text(f"select exists (select 1 from {_PROJECT} where {_THERE} and a.version ~ :pattern)")
+_RELEASE_FILES = text(
+    f"select {_COLUMNS} from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.repository_id = :id and not a.withheld "
+    f"and a.path = any(array(select a.path || ending from {_PROJECT} cross join unnest(cast(:endings as text[])) ending "
+    f"where {_THERE} and a.version ~ :pattern))"
+)
+_COMMENTS = text(
+    f"select path, metadata -> '{DETAILS}' ->> 'comment' as comment from arkvory_artifacts "
+    f"where repository_id = :id and path = any(:paths) and metadata ? '{DETAILS}'"
+)
+_DETAILS = text(f"select cast(metadata -> '{DETAILS}' as text) from arkvory_artifacts where repository_id = :id and path = :path")
 
 
-def written(entries: int, write: Callable[[], bytes], coding: str) -> bytes:
-    """The bytes that `write` makes, compressed as asked; long ones are made in a thread, so that the loop goes on."""
+def draft(entries: int, write: Callable[[], bytes], coding: str) -> Draft:
+    """The bytes that `write` makes, compressed as asked."""
 
     def work() -> bytes:
         body = write()
         return gzip.compress(body, 5, mtime=0) if coding == "gzip" else body
 
-    made: bytes = work() if entries < LONG_PAGE else gevent.get_hub().threadpool.apply(work)
-    return made
+    return Draft(work, entries >= LONG_PAGE)
 
 
 def project_revision(connection: Connection, repository_id: int, project: str) -> int | None:
@@ -160,9 +207,26 @@ def project_revision(connection: Connection, repository_id: int, project: str) -
     return revision
 
 
-def files_of(connection: Connection, repository_id: int, project: str) -> list[ProjectFile]:
-    """All files of a project, without the details of their metadata, in no order."""
-    rows = connection.execute(_FILES, {"id": repository_id, "project": project}).all()
+def release_rows(connection: Connection, repository_id: int, project: str, version: str) -> list[Row[Any]]:
+    """The files of a version in any spelling (PEP 440 equality), and what stands beside them; in no order."""
+    endings = {"endings": ["", *Companion]}
+    return all_rows(connection.execute(_RELEASE_FILES, _of_release(repository_id, project, version) | endings))
+
+
+def _of_release(repository_id: int, project: str, version: str) -> dict[str, Any]:
+    return {"id": repository_id, "project": project, "pattern": pattern_of(version)}
+
+
+def _newest(connection: Connection, repository_id: int, project: str) -> str:
+    rows = all_rows(connection.execute(_VERSIONS, {"id": repository_id, "project": project}))
+    yanked = {row.version: row.yanked for row in rows}
+    if len(rows) < LONG_PAGE:
+        return releases.newest(yanked)
+    return str(gevent.get_hub().threadpool.apply(releases.newest, (yanked,)))
+
+
+def files_of(rows: Sequence[Row[Any]]) -> list[ProjectFile]:
+    """The files among the rows, without the details of their metadata, in no order."""
     digests = {row.path: row.digest for row in rows}
     return [_file(row, digests) for row in rows if companion_of(row.path)[1] is None]
 
@@ -182,14 +246,3 @@ def _file(row: Row[Any], digests: dict[str, str]) -> ProjectFile:
         has_signature=row.path + Companion.SIGNATURE in digests,
         has_provenance=row.path + Companion.PROVENANCE in digests,
     )
-
-
-def _details(connection: Connection, repository_id: int, project: str, files: Iterable[ProjectFile]) -> dict[str, dict[str, Any]]:
-    paths = {f"{project}/{file.filename}{Companion.METADATA}": file.filename for file in files}
-    rows = connection.execute(_DETAILS, {"id": repository_id, "paths": list(paths)}).all()
-    return {paths[row.path]: _mapping(row.details) for row in rows if row.details}
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
-    return found

@@ -111,13 +111,23 @@ def version_of(text: str) -> Version:
 
 
 def parsed_version(text: str) -> Version | None:
-    """The version that a text means; None when it means none. `packaging` gives up at numbers of thousands of digits with a `ValueError`."""
+    """The version that a text means; None when it means none."""
     if len(text) > LONGEST_NAME:
         return None
     try:
         return Version(text)
-    except ValueError:
+    except ValueError:  # also what Python says to numbers of thousands of digits
         return None
+
+
+def pattern_of(text: str) -> str:
+    """A pattern for PostgreSQL: the normalised versions that a text equals (PEP 440: zeros at the end of a release say nothing)."""
+    version = parsed_version(text)
+    if version is None:
+        return f"^{re.escape(text)}$"
+    epoch, release = f"{version.epoch}!" if version.epoch else "", ".".join(map(str, version.release))
+    rest = str(version)[len(epoch + release) :]
+    return f"^{re.escape(epoch + re.sub('([.]0)+$', '', release))}([.]0)*{re.escape(rest)}$"
 
 
 def parse_file_name(filename: str) -> Distribution:

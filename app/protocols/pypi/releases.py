@@ -59,14 +59,23 @@ def find_release(files: Iterable[ProjectFile], version: str | None) -> list[Proj
     return next((group for known, group in groups.items() if parsed_version(known) == wanted), [])
 
 
+def newest(yanked: Mapping[str, bool]) -> str:
+    """The newest release, as one of its spellings, from the versions with files and whether all files of each are yanked."""
+    groups: dict[Version | str, list[str]] = {}
+    for version in yanked:
+        groups.setdefault(parsed_version(version), []).append(version)
+    left = {group[0]: all(yanked[version] for version in group) for group in groups.values()}
+    return max(left, key=lambda version: _preference(version, yanked=left[version]))
+
+
 def latest_version(releases: Mapping[str, Sequence[ProjectFile]]) -> str:
     """What an installer would take: not yanked before yanked, then final before pre-release, then the highest."""
+    return max(releases, key=lambda version: _preference(version, yanked=_yanked(releases[version])))
 
-    def preference(version: str) -> tuple[bool, bool, tuple[int, Version, str]]:
-        key = version_key(version)
-        return not _yanked(releases[version]), not key[1].is_prerelease, key
 
-    return max(releases, key=preference)
+def _preference(version: str, *, yanked: bool) -> tuple[bool, bool, tuple[int, Version, str]]:
+    key = version_key(version)
+    return not yanked, not key[1].is_prerelease, key
 
 
 def _yanked(files: Sequence[ProjectFile]) -> bool:

@@ -15,10 +15,9 @@ from app.http.identity import caller, log_fact
 from app.http.parts import parts
 from app.http.paths import encode_path
 from app.http.responses import document_response, etags_of, file_response
-from app.protocols.pypi.documents import YANKED, ProjectIndex, ProjectPage, ReleaseDocument, files_of
+from app.protocols.pypi.documents import YANKED, ProjectIndex, ProjectPage, ReleaseDocument, files_of, release_rows
 from app.protocols.pypi.names import companion_of, is_normalised, normalised
 from app.protocols.pypi.negotiation import Representation, negotiate, unacceptable
-from app.protocols.pypi.releases import find_release
 from app.protocols.pypi.uploads import store_upload
 from app.repository.publishing import Target
 from app.repository.reading import Ask, DocumentSource
@@ -212,7 +211,7 @@ def _release(target: Target, project: str, version: str) -> list[str]:
     """The paths of a release's files. Raises NotFound, and what a reader of the project may not know of."""
     snapshot = parts().reader.may_read(Ask(FORMAT, target.repository, f"{_project(project)}/", target.caller))
     with parts().database.read() as connection:
-        files = find_release(files_of(connection, snapshot.id, _project(project)), version)
+        files = files_of(release_rows(connection, snapshot.id, _project(project), version))
     if not files:
         raise NotFound(f"there is no version {version!r} of {project!r} in repository {target.repository!r}")
     return [f"{_project(project)}/{file.filename}" for file in files]
