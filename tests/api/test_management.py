@@ -98,6 +98,16 @@ def test_an_artifact_is_listed_shown_downloaded_by_its_link_and_deleted(server: 
     assert server.get(f"/raw/{name}/d/file%5Ba%23b%5D.log").status_code == 404
 
 
+@pytest.mark.parametrize("after", ["%00", "a%00", "%00%2F", "%FF", "%ED%A0%80", "a%2F%00b", "%F4%8F%BF%BF", "x" * 3000])
+def test_a_folder_goes_on_behind_any_text_that_a_client_asks_for(server: Server, name: str, after: str) -> None:
+    """PostgreSQL takes no NUL, and not every text is Unicode."""
+    server.repository(name)
+    assert server.put(f"/raw/{name}/a", b"x").status_code == 201
+    for form in ("json", "html"):
+        answer = server.get(f"/raw/{name}/?format={form}&after={after}")
+        assert answer.status_code in {200, 400}, answer.text
+
+
 def test_usage_and_search_speak_of_what_was_stored(server: Server, name: str) -> None:
     server.repository(name, quota_bytes=100)
     server.put(f"/raw/{name}/some/{name}.bin", b"x" * 7)

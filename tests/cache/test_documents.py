@@ -16,6 +16,7 @@ from app.repository.publishing import NewFile, Package, Target
 from app.repository.reading import Ask, Document, Draft
 from tests.conftest import MakePause
 from tests.support.house import ADMIN, NOBODY, House
+from tests.support.pauses import Pause
 
 
 @dataclass
@@ -166,3 +167,86 @@ def test_c8_an_old_permission_makes_no_new_document(house: House, pause: MakePau
     stopped.go()
     with pytest.raises(Exception, match="needs a login"):
         reader.get(timeout=10)
+
+
+def stopped_in_write(source: Index, pause: MakePause) -> Pause:
+    return pause(source, "write", before=True)
+
+
+def held_connections(house: House) -> int:
+    return int(house.parts.database.request.engine.pool.checkedout())  # type: ignore[attr-defined]  # QueuePool's own
+
+
+def test_c9_a_crowd_shares_one_making_and_no_connection_is_held_while_the_bytes_are_made(house: House, pause: MakePause) -> None:
+    source = Index("one")
+    stopped = stopped_in_write(source, pause)
+    first = gevent.spawn(get, house, source)
+    stopped.reached()
+    crowd = [gevent.spawn(get, house, source) for _ in range(30)]
+    gevent.sleep(0.3)
+    assert (held_connections(house), any(each.ready() for each in crowd)) == (0, False)
+    stopped.go()
+    documents = [each.get(timeout=10) for each in (first, *crowd)]
+    assert documents == [documents[0]] * 31
+    assert source.rendered == ["one"]
+
+
+def test_c9_each_representation_is_made_for_itself_and_long_ones_in_a_thread(house: House) -> None:
+    short, long = Index("one"), Index("one", long=True, representation="json")
+    assert get(house, short).body != get(house, long).body
+    assert get(house, long).body == get(house, Index("one", representation="json")).body
+
+
+def test_c9_who_waits_for_a_making_that_is_killed_makes_it(house: House, pause: MakePause) -> None:
+    source = Index("one")
+    stopped = stopped_in_write(source, pause)
+    first = gevent.spawn(get, house, source)
+    stopped.reached()
+    second = gevent.spawn(get, house, source)
+    gevent.sleep(0.2)
+    first.kill()
+    assert b"one/a" in second.get(timeout=10).body
+    assert source.rendered == ["one", "one"]
+
+
+def test_c9_a_making_that_fails_fails_for_those_who_wait_and_leaves_nothing_behind(house: House, pause: MakePause) -> None:
+    class Broken(Index):
+        def write(self, name: str, rows: Sequence[Row[Any]]) -> bytes:
+            raise ZeroDivisionError
+
+    source = Broken("one")
+    stopped = stopped_in_write(source, pause)
+    both = [gevent.spawn(get, house, source) for _ in range(2)]
+    stopped.reached()
+    gevent.sleep(0.2)
+    stopped.go()
+    for each in both:
+        with pytest.raises(ZeroDivisionError):
+            each.get(timeout=10)
+    assert b"one/a" in get(house, Index("one")).body
+
+
+def test_c8_who_may_not_read_any_more_gets_nothing_of_a_making_that_began_before(house: House, pause: MakePause) -> None:
+    source = Index("one")
+    stopped = stopped_in_write(source, pause)
+    first = gevent.spawn(get, house, source, caller=ADMIN)
+    stopped.reached()
+    house.change("files", public=False)
+    late = gevent.spawn(get, house, source)
+    with pytest.raises(Exception, match="needs a login"):
+        late.get(timeout=10)
+    stopped.go()
+    assert b"one/a" in first.get(timeout=10).body
+
+
+def test_c9_who_asks_after_a_publish_gets_no_making_of_before_it(house: House, pause: MakePause) -> None:
+    source = Index("one")
+    stopped = stopped_in_write(source, pause)
+    first = gevent.spawn(get, house, source)
+    stopped.reached()
+    put(house, "one", "one/b", b"new")
+    assert b"one/b" in get(house, source).body
+    stopped.go()
+    old = first.get(timeout=10)
+    assert b"one/b" not in old.body
+    assert old.etag != get(house, source).etag

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 
 from app.errors import Invalid
 from app.protocols.pypi.names import (
@@ -17,6 +18,8 @@ from app.protocols.pypi.names import (
     is_normalised,
     normalised,
     parse_file_name,
+    parsed_version,
+    pattern_of,
     version_of,
 )
 
@@ -119,3 +122,24 @@ def test_a_link_is_encoded_exactly_once(project: str, filename: str) -> None:
     reference = file_reference(project, filename)
     assert unquote(reference) == f"files/{project}/{filename}"
     assert re.fullmatch(r"[A-Za-z0-9._~/%-]+", reference)
+
+
+SPELLINGS = st.builds(
+    lambda epoch, release, rest: f"{epoch}{'.'.join(map(str, release))}{rest}",
+    st.sampled_from(["", "1!"]),
+    st.lists(st.sampled_from([0, 1, 10]), min_size=1, max_size=4),
+    st.sampled_from(["", "rc1", ".post1", ".dev0", "a1.post2.dev3", "+local", "+1.0", "-1", "_RC_0", "+UBUNTU-1"]),
+)
+
+
+@given(SPELLINGS, SPELLINGS)
+def test_the_pattern_of_a_version_finds_its_other_spellings_and_nothing_else(asked: str, published: str) -> None:
+    found = re.search(pattern_of(asked), str(Version(published)))
+    assert (found is not None) is (Version(asked) == Version(published))
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "1.0 or so", "(", "9" * 5000, "***:.*"])
+def test_what_is_no_version_finds_nothing_but_itself(text: str) -> None:
+    assert parsed_version(text) is None
+    assert not re.search(pattern_of(text), "1.0")
+    assert re.search(pattern_of(text), text)

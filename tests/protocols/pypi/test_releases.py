@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.protocols.pypi.metadata import ProjectFile
-from app.protocols.pypi.releases import project_document, release_document
+from app.protocols.pypi.releases import newest, project_document, release_document
 
 BASE = "https://packages.example/pypi/py/"
 FIELDS = {
@@ -84,7 +84,14 @@ def test_a_file_is_told_as_clients_know_it() -> None:
 def test_the_newest_release_is_what_an_installer_would_take(given: dict[str, str | None], latest: str) -> None:
     found = document(*versions(**given))
     assert found["info"]["version"] == latest
+    assert newest({name[1:].replace("_", "."): reason is not None for name, reason in given.items()}) == latest
     assert found["info"]["yanked"] is (given["v" + latest.replace(".", "_")] is not None)
+
+
+def test_spellings_of_one_version_are_one_release() -> None:
+    """It is yanked when the files of all of them are."""
+    assert newest({"1": True, "1.0": False, "0.9": False}) == "1"
+    assert newest({"1": True, "1.0": True, "0.9": False}) == "0.9"
 
 
 def test_a_release_is_found_in_any_spelling_of_its_version_and_only_then() -> None:

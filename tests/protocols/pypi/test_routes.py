@@ -9,6 +9,8 @@ from urllib.parse import urljoin
 import pytest
 from gevent.monkey import get_original
 
+from app.protocols.pypi import documents
+from app.protocols.pypi.documents import files_of
 from app.repository import publishing
 from app.repository.publishing import Publisher
 from tests.protocols.pypi.conftest import Room
@@ -178,6 +180,27 @@ def test_the_metadata_is_written_in_a_thread_and_before_the_transaction(room: Ro
     monkeypatch.setattr(Publisher, "_publish", noted_publish)
     assert room.upload(FOO, wheel("foo", "1.0", "Requires-Python: >=3")).status_code == 200
     assert order == ["in a thread", "in a thread", "transaction"]
+
+
+def test_the_document_of_a_release_reads_the_files_of_that_release_alone(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of versions the others cost nothing."""
+    for version in ("1.0", "1.1", "2.0"):
+        assert room.upload(f"foo-{version}-py3-none-any.whl", wheel("foo", version), comment=version).status_code == 200
+    read: list[list[str]] = []
+    monkeypatch.setattr(documents, "files_of", lambda rows: read.append([row.path for row in rows]) or files_of(rows))
+    found = json.loads(room.get("pypi/foo/1.1.0/json").data)
+    assert (found["info"]["version"], [entry["comment_text"] for entry in found["urls"]]) == ("1.1", ["1.1"])
+    assert [sorted(paths) for paths in read] == [["foo/foo-1.1-py3-none-any.whl", "foo/foo-1.1-py3-none-any.whl.metadata"]]
+    assert room.get("pypi/foo/nonsense/json").status_code == 404
+
+
+def test_each_file_of_a_release_has_its_own_comment_and_the_wheel_tells_of_the_rest(room: Room) -> None:
+    assert room.upload("foo-1.0.tar.gz", sdist("foo", "1.0"), comment="source").status_code == 200
+    assert room.upload(FOO, wheel("foo", "1.0", "Summary: of the wheel"), comment="wheel").status_code == 200
+    for path in ("pypi/foo/json", "pypi/foo/1/json"):
+        found = json.loads(room.get(path).data)
+        assert found["info"]["summary"] == "of the wheel"
+        assert [entry["comment_text"] for entry in found["urls"]] == ["wheel", "source"]
 
 
 @pytest.mark.parametrize(
