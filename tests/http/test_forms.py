@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 
+import gevent
 import pytest
 import requests
 from hypothesis import given, settings
@@ -243,3 +244,18 @@ def test_boundaries_that_are_never_finished_are_content_and_do_not_fill_the_memo
     finally:
         tracemalloc.stop()
     assert sum(sizes) == len(content)
+
+
+def test_a_form_of_thousands_of_fields_lets_others_have_their_turns() -> None:
+    turns: list[int] = []
+
+    def other() -> None:
+        while True:
+            turns.append(1)
+            gevent.sleep(0)
+
+    running = gevent.spawn(other)
+    form = form_of([(f"f{number}", None, b"x") for number in range(4000)])
+    assert len(read_form(io.BytesIO(form), CONTENT_TYPE, lambda part: None).fields) == 4000
+    running.kill()
+    assert len(turns) > 40

@@ -28,6 +28,9 @@ API_VERSION = "1.4"
 # From a project's page, `simple/{project}/`, up to the repository's address.
 _UP = "../../"
 
+# Elements of a list that are written at once.
+_PART = 100
+
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -189,5 +192,21 @@ def timestamp(at: datetime) -> str:
 
 
 def dump(document: Mapping[str, Any] | Sequence[Any]) -> bytes:
-    """JSON without spaces, in UTF-8."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+    """JSON without spaces, in UTF-8.
+
+    `json` lets no other thread run until it is done, so long documents are written in parts.
+    """
+    return _dumped(document).encode("utf-8", "backslashreplace")
+
+
+def _dumped(value: Any, depth: int = 2) -> str:
+    """As `_dumps` writes it; `depth` levels may be taken apart."""
+    if depth and isinstance(value, Mapping):
+        return "{" + ",".join([f"{_dumps(key)}:{_dumped(each, depth - 1)}" for key, each in value.items()]) + "}"
+    if depth and isinstance(value, list) and len(value) > _PART:
+        return "[" + ",".join([_dumps(value[at : at + _PART])[1:-1] for at in range(0, len(value), _PART)]) + "]"
+    return _dumps(value)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -14,7 +14,7 @@ from packaging.version import Version
 from pip._internal.index.collector import IndexContent, parse_links
 from pip._internal.models.link import Link
 
-from app.protocols.pypi.metadata import ProjectFile, ProjectStatus, index_html, index_json, project_html, project_json, timestamp
+from app.protocols.pypi.metadata import ProjectFile, ProjectStatus, dump, index_html, index_json, project_html, project_json, timestamp
 from app.protocols.pypi.negotiation import HTML, JSON
 
 NOW = datetime(2026, 11, 30, 12, 0, 5, tzinfo=UTC)
@@ -173,6 +173,12 @@ def test_equal_rows_give_equal_bytes_in_the_order_of_versions(versions: list[str
 )
 def test_upload_times_are_utc_with_microseconds(at: datetime, expected: str) -> None:
     assert timestamp(at) == expected
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner)))
+def test_a_document_that_is_written_in_parts_is_the_same_json(inner: Any) -> None:
+    for document in ({"a": inner, "b": {"c": [inner] * 250}, "d": [inner] * 100}, {"a": [[inner]] * 101}, {"a": {}, "b": []}):
+        assert dump(document).decode() == json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def test_the_index_lists_each_project_once_in_order() -> None:
