@@ -1,14 +1,14 @@
 """What tests are given: databases on one real PostgreSQL, and whole servers.
 
-postgres             the PostgreSQL of the test run (EmbeddedPostgres)
-database_url         a fresh, migrated database, for the test alone
-empty_database_url   the same without tables
-private_postgres     a PostgreSQL that the test may stop and kill (tests.support.database)
-house                the core of one process over a database of its own, without HTTP (tests.support.house.House)
-make_house           more of them: make_house(owns=False) is a second process over the same database and folder
-pause                stops whoever calls a function: pause(house.parts.blobs, "place") (tests.support.pauses.Pause)
-server               a whole Arkvory for the tests of one file (tests.support.server.Server)
-make_server          makes one for this test: make_server(ARKVORY_MAX_UPLOADS="2"), make_server(embedded=True)
+    postgres             the PostgreSQL of the test run (EmbeddedPostgres)
+    database_url         a fresh, migrated database, for the test alone
+    empty_database_url   the same without tables
+    private_postgres     a PostgreSQL that the test may stop and kill (tests.support.database)
+    house                the core of one process over a database of its own, without HTTP (tests.support.house.House)
+    make_house           more of them: make_house(owns=False) is a second process over the same database and folder
+    pause                stops whoever calls a function: pause(house.parts.blobs, "place") (tests.support.pauses.Pause)
+    server               a whole Arkvory for the tests of one file (tests.support.server.Server)
+    make_server          makes one for this test: make_server(ARKVORY_MAX_UPLOADS="2"), make_server(embedded=True)
 """
 
 # ruff: noqa: E402  # the patches come first

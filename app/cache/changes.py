@@ -144,7 +144,9 @@ class Transaction:
         self.order.reach(Step.PEOPLE)
         for user_id in sorted(set(user_ids)):
             row = self.connection.execute(
-                text(f"update arkvory_users set revision = revision + 1 where id = :id returning revision, {_IDENTITY}"),
+                text(
+                    f"update arkvory_users set revision = revision + 1 where id = :id returning revision, {_IDENTITY}"
+                ),
                 {"id": user_id},
             ).first()
             if row is not None:
@@ -308,7 +310,9 @@ def _status_now(connection: Connection, outcome: Outcome) -> str:
 
 def _current_numbers(connection: Connection, outcome: Outcome) -> CurrentNumbers:
     repositories = connection.execute(
-        text("select id, metadata_epoch, authorization_epoch, content_epoch, members_epoch from arkvory_repositories where id = any(:ids)"),
+        text(
+            "select id, metadata_epoch, authorization_epoch, content_epoch, members_epoch from arkvory_repositories where id = any(:ids)"
+        ),
         {"ids": [change.repository_id for change in outcome.repositories]},
     )
     users = connection.execute(text("select id, revision from arkvory_users where id = any(:ids)"), {"ids": list(outcome.users)})

@@ -100,7 +100,9 @@ class Snapshots:
         )
         try:
             with self._database.request.connect() as connection, statements_within(connection, CACHE_ROW_WAIT_MS):
-                row = connection.execute(statement, {"key": keys.row_for_snapshot(tenant, name), "tenant": tenant, "name": name}).first()
+                row = connection.execute(
+                    statement, {"key": keys.row_for_snapshot(tenant, name), "tenant": tenant, "name": name}
+                ).first()
         except DBAPIError as error:
             self._count_row_error(error)
             return None

@@ -182,12 +182,7 @@ def _start(settings: Settings, stack: contextlib.ExitStack) -> Send:
 
     def send(method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
         answer = client.open(
-            target,
-            method=method,
-            data=body,
-            headers=headers,
-            content_type="application/json",
-            environ_overrides={"RAW_URI": target},
+            target, method=method, data=body, headers=headers, content_type="application/json", environ_overrides={"RAW_URI": target},
             base_url=f"http://localhost:{settings.port}",
         )
         return answer.status_code, answer.get_data()

@@ -85,7 +85,7 @@ class AccessLog:
         self._waiting, self._size = [], 0
         try:
             while data and self._writable.poll(0):
-                data = data[os.write(self._fd, data[: select.PIPE_BUF]) :]
+                data = data[os.write(self._fd, data[:select.PIPE_BUF]):]
         except BlockingIOError:
             pass
         except OSError:

@@ -19,20 +19,8 @@ MIB = 1024 * 1024
 SMALL = 64 * 1024
 _HEAD_PIECE = 16 * 1024
 
-_GONE = frozenset(
-    {
-        errno.EPIPE,
-        errno.ECONNRESET,
-        errno.ECONNABORTED,
-        errno.ETIMEDOUT,
-        errno.ENOTCONN,
-        errno.EHOSTUNREACH,
-        errno.ENETUNREACH,
-        errno.ENETDOWN,
-        errno.EBADF,
-        errno.ESHUTDOWN,
-    }
-)
+_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.ENOTCONN,
+                   errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EBADF, errno.ESHUTDOWN})
 
 
 class ClientGone(ConnectionError):

@@ -136,14 +136,8 @@ class Handler:
         environ["wsgi.input"] = body
         exchange = Exchange(self._connection, head, environ, body, self._server.wants_places)
         outcome = self._run(exchange)
-        self._log(
-            environ["arkvory.request_id"],
-            environ["arkvory.client"],
-            head,
-            exchange.code or None,
-            exchange.sent,
-            {**environ["arkvory.log"], **outcome},
-        )
+        self._log(environ["arkvory.request_id"], environ["arkvory.client"], head, exchange.code or None, exchange.sent,
+                  {**environ["arkvory.log"], **outcome})
         if outcome:
             return False
         if body.finished and exchange.keep_alive:
@@ -190,19 +184,17 @@ class Handler:
         environ: dict[str, Any] = self._server.get_environ()
         environ.update(head.fields)
         path, _, query = head.target.partition("?")
-        environ.update(
-            {
-                "REQUEST_METHOD": head.method,
-                "RAW_URI": head.target,
-                "PATH_INFO": unquote_to_bytes(path.encode("latin-1")).decode("latin-1"),
-                "QUERY_STRING": query,
-                "SERVER_PROTOCOL": head.version,
-                "REMOTE_ADDR": str(self._peer[0]),
-                "REMOTE_PORT": str(self._peer[1]),
-                "arkvory.request_id": self._server.request_id(head.fields.get("HTTP_X_REQUEST_ID")),
-                "arkvory.log": {},
-            }
-        )
+        environ.update({
+            "REQUEST_METHOD": head.method,
+            "RAW_URI": head.target,
+            "PATH_INFO": unquote_to_bytes(path.encode("latin-1")).decode("latin-1"),
+            "QUERY_STRING": query,
+            "SERVER_PROTOCOL": head.version,
+            "REMOTE_ADDR": str(self._peer[0]),
+            "REMOTE_PORT": str(self._peer[1]),
+            "arkvory.request_id": self._server.request_id(head.fields.get("HTTP_X_REQUEST_ID")),
+            "arkvory.log": {},
+        })
         environ["arkvory.client"] = client_address(environ, self._server.trusted)
         return environ
 
@@ -210,10 +202,8 @@ class Handler:
         """Answer a head that is not passed on, and let the client see it although it may still be sending."""
         request_id = self._server.request_id(None)
         body = f"{bad.message}\n".encode()
-        head = (
-            f"HTTP/1.1 {bad.status} {HTTPStatus(bad.status).phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
-            f"Content-Length: {len(body)}\r\nDate: {Clock.date()}\r\nX-Request-Id: {request_id}\r\nConnection: close\r\n\r\n"
-        )
+        head = (f"HTTP/1.1 {bad.status} {HTTPStatus(bad.status).phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+                f"Content-Length: {len(body)}\r\nDate: {Clock.date()}\r\nX-Request-Id: {request_id}\r\nConnection: close\r\n\r\n")
         self._log(request_id, str(self._peer[0]), None, bad.status, len(body), {"error": bad.message})
         self._connection.send(head.encode("latin-1") + body)
         self._linger()
@@ -226,19 +216,16 @@ class Handler:
         log = self._server.access_log
         if log is None:
             return
-        log.write(
-            {
-                **more,
-                "request_id": request_id,
-                "method": head.method if head else None,
-                "path": loggable_path(head.target) if head else None,
-                "status": status,
-                "bytes": sent,
-                "duration_ms": round((time.monotonic() - self._began) * 1000, 1),
-                "remote": client,
-            },
-            self._at,
-        )
+        log.write({
+            **more,
+            "request_id": request_id,
+            "method": head.method if head else None,
+            "path": loggable_path(head.target) if head else None,
+            "status": status,
+            "bytes": sent,
+            "duration_ms": round((time.monotonic() - self._began) * 1000, 1),
+            "remote": client,
+        }, self._at)
 
 
 def _drop_empty_line(buffer: bytearray) -> None:

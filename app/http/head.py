@@ -58,32 +58,10 @@ def _spellings(name: str) -> dict[bytes, str]:
 _KNOWN: dict[bytes, str] = {
     spelling: key
     for name in (
-        "Host",
-        "User-Agent",
-        "Accept",
-        "Accept-Encoding",
-        "Accept-Language",
-        "Authorization",
-        "Connection",
-        "Cookie",
-        "Content-Type",
-        "Content-Length",
-        "Transfer-Encoding",
-        "Expect",
-        "Range",
-        "If-Range",
-        "If-None-Match",
-        "If-Match",
-        "If-Modified-Since",
-        "If-Unmodified-Since",
-        "Cache-Control",
-        "Referer",
-        "Origin",
-        "X-Request-Id",
-        "X-Forwarded-For",
-        "X-Forwarded-Proto",
-        "X-Forwarded-Host",
-        "X-Forwarded-Port",
+        "Host", "User-Agent", "Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Connection", "Cookie",
+        "Content-Type", "Content-Length", "Transfer-Encoding", "Expect", "Range", "If-Range", "If-None-Match", "If-Match",
+        "If-Modified-Since", "If-Unmodified-Since", "Cache-Control", "Referer", "Origin", "X-Request-Id",
+        "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Port",
     )
     for spelling, key in _spellings(name).items()
 }

@@ -131,15 +131,5 @@ def _escape_bytes(path: str) -> str:
     return path if path.isascii() else "".join(char if char < "\x80" else f"%{ord(char):02X}" for char in path)
 
 
-__all__ = [
-    "ArtifactConverter",
-    "RawPath",
-    "RefusedPath",
-    "SegmentConverter",
-    "decode_path",
-    "encode_path",
-    "public_base",
-    "raw_path",
-    "remote_address",
-    "route_on_raw_paths",
-]
+__all__ = ["ArtifactConverter", "RawPath", "RefusedPath", "SegmentConverter", "decode_path", "encode_path", "public_base",
+           "raw_path", "remote_address", "route_on_raw_paths"]

@@ -120,17 +120,8 @@ class Worker(GeventPyWSGIWorker):  # type: ignore[misc]  # gunicorn has no types
         # gevent would ask the resolver for the name of 0.0.0.0.
         environ.update({"wsgi.multithread": True, "SERVER_SOFTWARE": "arkvory", "SERVER_NAME": str(host), "SERVER_PORT": str(port)})
         tls = {"ssl_context": ssl_context(self.cfg)} if self.cfg.is_ssl else {}
-        return Server(
-            listener,
-            self.settings,
-            self.log,
-            application=self.wsgi,
-            spawn=pool.Pool(self.settings.max_connections),
-            log=None,
-            error_log=self.log,
-            environ=environ,
-            **tls,
-        )
+        return Server(listener, self.settings, self.log, application=self.wsgi, spawn=pool.Pool(self.settings.max_connections), log=None,
+                      error_log=self.log, environ=environ, **tls)
 
     def _drain(self, servers: list[Server]) -> None:
         for server in servers:
@@ -164,3 +155,5 @@ def _raise_file_limit(wanted: int) -> None:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+

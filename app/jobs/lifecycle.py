@@ -1,8 +1,8 @@
 """The life of the web process: what happens before the first request and around the last.
 
-start      migrate, check the connection budget, own the storage, make the administrator, begin the periodic jobs
-stopping   no new writes; ownership is given up after the last write, before downloads drain
-stop       what is left, at once
+    start      migrate, check the connection budget, own the storage, make the administrator, begin the periodic jobs
+    stopping   no new writes; ownership is given up after the last write, before downloads drain
+    stop       what is left, at once
 """
 
 from __future__ import annotations

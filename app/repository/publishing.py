@@ -221,7 +221,9 @@ class Publisher:
         self._blobs = blobs
 
     @contextlib.contextmanager
-    def begin(self, target: Target, path: str | None, conditions: Conditions | None = None, size: int | None = None) -> Iterator[Session]:
+    def begin(
+        self, target: Target, path: str | None, conditions: Conditions | None = None, size: int | None = None
+    ) -> Iterator[Session]:
         """Everything that can be refused before the body is read, then a place.
 
         `path` is where the file goes; null when its name comes with the body, which is then judged at the commit.
@@ -382,7 +384,9 @@ class _Offer:
     size: int | None
 
 
-def _check_policy(connection: Connection, snapshot: Snapshot, settings: Mapping[str, Any], offer: _Offer, current: _Current | None) -> None:
+def _check_policy(
+    connection: Connection, snapshot: Snapshot, settings: Mapping[str, Any], offer: _Offer, current: _Current | None
+) -> None:
     """Preconditions first: a client that sent one wants to hear about it."""
     path, conditions = offer.path, offer.conditions
     conditions.check(path, None if current is None else current.digest)
@@ -413,7 +417,9 @@ def _was_used(connection: Connection, repository_id: int, path: str) -> bool:
     return connection.execute(statement, {"id": repository_id, "path": path}).first() is not None
 
 
-def _touch_package(transaction: Transaction, repository_id: int, package: Package | None, revision: int, new: int) -> int | None:
+def _touch_package(
+    transaction: Transaction, repository_id: int, package: Package | None, revision: int, new: int
+) -> int | None:
     """Make or find the package's row, move its revision (C9) and count the `new` files that its indexes show."""
     if package is None:
         return None

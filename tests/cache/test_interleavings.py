@@ -142,7 +142,9 @@ def test_c8_an_old_grant_does_not_open_what_was_published_after_it_was_taken_awa
 
 @pytest.mark.parametrize("warm", [True, False])
 @pytest.mark.parametrize("change", ["disable", "delete", "revoke"])
-def test_c8_an_identity_found_before_it_ended_opens_nothing_published_after(house: House, files: int, warm: bool, change: str) -> None:
+def test_c8_an_identity_found_before_it_ended_opens_nothing_published_after(
+    house: House, files: int, warm: bool, change: str
+) -> None:
     house.user("ann")
     secret = house.token("ann")
     house.change("files", public=False)

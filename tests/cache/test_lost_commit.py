@@ -54,7 +54,9 @@ def at_the_publish(house: House, wire: Wire, monkeypatch: pytest.MonkeyPatch, ho
     monkeypatch.setattr(house.parts.transactions, "_commit", last)
 
 
-def test_c2_a_commit_that_arrived_is_found_out_and_answered_as_success(house: House, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c2_a_commit_that_arrived_is_found_out_and_answered_as_success(
+    house: House, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at_the_publish(house, wire, monkeypatch, "unheard")
     publish_new(house)
     assert house.read("a", caller=NOBODY) == b"new!"

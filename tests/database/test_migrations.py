@@ -72,7 +72,8 @@ def test_0002_counts_every_upload_while_others_write(empty_database_url: str) ->
                 upload = str(uuid.uuid4())
                 connection.execute(
                     text(
-                        "insert into arkvory_uploads (id, repository_id, status, bytes) values (cast(:id as uuid), :repository, 'open', 10)"
+                        "insert into arkvory_uploads (id, repository_id, status, bytes) "
+                        "values (cast(:id as uuid), :repository, 'open', 10)"
                     ),
                     {"id": upload, "repository": number},
                 )

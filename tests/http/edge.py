@@ -127,13 +127,8 @@ class Edge:
     def start(self) -> Edge:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("ARKVORY_", "WEB_", "DATABASE_"))}
         # The sample has no database; a configured one keeps the master from starting its own.
-        environment |= {
-            "PORT": "0",
-            "ARKVORY_BIND": "127.0.0.1",
-            "ARKVORY_DATABASE_URL": "postgresql://127.0.0.1:1/none",
-            "SAMPLE_FOLDER": str(self.folder),
-            **self._settings,
-        }
+        environment |= {"PORT": "0", "ARKVORY_BIND": "127.0.0.1", "ARKVORY_DATABASE_URL": "postgresql://127.0.0.1:1/none",
+                        "SAMPLE_FOLDER": str(self.folder), **self._settings}
         command = [sys.executable, "-m", "gunicorn", "-c", "config/gunicorn.py", "tests.http.sample:app"]
         with open(self.errors, "ab") as errors, open(self.output, "ab") as output:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)

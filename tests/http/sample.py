@@ -45,15 +45,8 @@ def ping() -> str:
 @app.get("/file/<segment:name>")
 def file(name: str) -> Response:
     headers = {"Cache-Control": "no-cache", "Vary": "Accept", "Content-Digest": "sha-256=:x:", "X-Checksum-Sha256": "abc"}
-    return file_response(
-        request,
-        Blob(FOLDER / name),
-        etag="v1",
-        last_modified=MODIFIED,
-        content_type="application/x-test",
-        headers=headers,
-        download_name=request.args.get("as"),
-    )
+    return file_response(request, Blob(FOLDER / name), etag="v1", last_modified=MODIFIED, content_type="application/x-test",
+                         headers=headers, download_name=request.args.get("as"))
 
 
 @app.get("/document")
@@ -170,13 +163,8 @@ def wrong_length() -> Any:
 @app.get("/who")
 def who() -> dict[str, Any]:
     request.environ["arkvory.log"].update(user="ann", repository="files")
-    return {
-        "address": remote_address(request.environ),
-        "id": request.environ["arkvory.request_id"],
-        "raw": request.environ["RAW_URI"],
-        "host": request.environ.get("HTTP_HOST"),
-        "keys": sorted(request.environ),
-    }
+    return {"address": remote_address(request.environ), "id": request.environ["arkvory.request_id"], "raw": request.environ["RAW_URI"],
+            "host": request.environ.get("HTTP_HOST"), "keys": sorted(request.environ)}
 
 
 def _note(word: str) -> None:

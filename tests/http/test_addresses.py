@@ -26,21 +26,18 @@ def environ(peer: str = PROXY, **fields: str) -> dict[str, Any]:
 FORWARDED = {"HTTP_X_FORWARDED_PROTO": "https", "HTTP_X_FORWARDED_HOST": "repo.example", "HTTP_X_FORWARDED_PREFIX": "/artifacts/"}
 
 
-@pytest.mark.parametrize(
-    ("fields", "base"),
-    [
-        ({}, "http://inner:8080"),
-        (FORWARDED, "https://repo.example/artifacts"),
-        ({**FORWARDED, "HTTP_X_FORWARDED_PORT": "8443"}, "https://repo.example:8443/artifacts"),
-        ({**FORWARDED, "HTTP_X_FORWARDED_PORT": "443"}, "https://repo.example/artifacts"),
-        ({**FORWARDED, "HTTP_X_FORWARDED_HOST": "repo.example:81", "HTTP_X_FORWARDED_PORT": "443"}, "https://repo.example:81/artifacts"),
-        ({"HTTP_X_FORWARDED_PROTO": "https"}, "https://inner:8080"),
-        ({"HTTP_X_FORWARDED_HOST": "[2001:db8::1]", "HTTP_X_FORWARDED_PORT": "81"}, "http://[2001:db8::1]:81"),
-        ({"HTTP_HOST": "[::1]:8080"}, "http://[::1]:8080"),
-        ({"HTTP_HOST": "a:80"}, "http://a"),
-        ({"SCRIPT_NAME": "/mounted"}, "http://inner:8080/mounted"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "base"), [
+    ({}, "http://inner:8080"),
+    (FORWARDED, "https://repo.example/artifacts"),
+    ({**FORWARDED, "HTTP_X_FORWARDED_PORT": "8443"}, "https://repo.example:8443/artifacts"),
+    ({**FORWARDED, "HTTP_X_FORWARDED_PORT": "443"}, "https://repo.example/artifacts"),
+    ({**FORWARDED, "HTTP_X_FORWARDED_HOST": "repo.example:81", "HTTP_X_FORWARDED_PORT": "443"}, "https://repo.example:81/artifacts"),
+    ({"HTTP_X_FORWARDED_PROTO": "https"}, "https://inner:8080"),
+    ({"HTTP_X_FORWARDED_HOST": "[2001:db8::1]", "HTTP_X_FORWARDED_PORT": "81"}, "http://[2001:db8::1]:81"),
+    ({"HTTP_HOST": "[::1]:8080"}, "http://[::1]:8080"),
+    ({"HTTP_HOST": "a:80"}, "http://a"),
+    ({"SCRIPT_NAME": "/mounted"}, "http://inner:8080/mounted"),
+])
 def test_links_follow_the_address_by_which_the_client_came(fields: dict[str, str], base: str) -> None:
     assert base_address(environ(**fields), settings()) == base
 
@@ -48,9 +45,7 @@ def test_links_follow_the_address_by_which_the_client_came(fields: dict[str, str
 def test_only_a_trusted_peer_is_believed() -> None:
     assert base_address(environ("192.0.2.1", **FORWARDED), settings()) == "http://inner:8080"
     assert base_address(environ("192.0.2.1", **FORWARDED), settings(ARKVORY_TRUSTED_PROXIES="")) == "http://inner:8080"
-    assert (
-        base_address(environ("192.0.2.1", **FORWARDED), settings(ARKVORY_TRUSTED_PROXIES="0.0.0.0/0")) == "https://repo.example/artifacts"
-    )
+    assert base_address(environ("192.0.2.1", **FORWARDED), settings(ARKVORY_TRUSTED_PROXIES="0.0.0.0/0")) == "https://repo.example/artifacts"
     assert base_address(environ("::ffff:10.0.0.1", **FORWARDED), settings()) == "https://repo.example/artifacts"
 
 
@@ -62,27 +57,14 @@ def test_of_several_values_the_outermost_trusted_proxys_counts() -> None:
 
 
 def test_a_public_url_overrules_everything() -> None:
-    assert (
-        base_address(environ(HTTP_HOST="x"), settings(ARKVORY_PUBLIC_URL="https://public.example/base/")) == "https://public.example/base"
-    )
+    assert base_address(environ(HTTP_HOST="x"), settings(ARKVORY_PUBLIC_URL="https://public.example/base/")) == "https://public.example/base"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"HTTP_HOST": "a b"},
-        {"HTTP_HOST": "a/b"},
-        {"HTTP_HOST": "u@a"},
-        {"HTTP_HOST": "a:99999"},
-        {"HTTP_HOST": "[::1"},
-        {"HTTP_X_FORWARDED_HOST": 'a"b'},
-        {"HTTP_X_FORWARDED_PROTO": "javascript"},
-        {"HTTP_HOST": "a", "HTTP_X_FORWARDED_PORT": "x"},
-        {"HTTP_X_FORWARDED_PREFIX": "//evil.example"},
-        {"HTTP_X_FORWARDED_PREFIX": "/a/../b"},
-        {"HTTP_X_FORWARDED_PREFIX": '/a"b'},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"HTTP_HOST": "a b"}, {"HTTP_HOST": "a/b"}, {"HTTP_HOST": "u@a"}, {"HTTP_HOST": "a:99999"}, {"HTTP_HOST": "[::1"},
+    {"HTTP_X_FORWARDED_HOST": "a\"b"}, {"HTTP_X_FORWARDED_PROTO": "javascript"}, {"HTTP_HOST": "a", "HTTP_X_FORWARDED_PORT": "x"},
+    {"HTTP_X_FORWARDED_PREFIX": "//evil.example"}, {"HTTP_X_FORWARDED_PREFIX": "/a/../b"}, {"HTTP_X_FORWARDED_PREFIX": "/a\"b"},
+])
 def test_a_malformed_address_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(Invalid):
         base_address(environ(**fields), settings())
@@ -96,21 +78,18 @@ def test_only_allowed_hosts_are_served() -> None:
         base_address(environ(HTTP_HOST="evil.example"), allowed)
 
 
-@pytest.mark.parametrize(
-    ("peer", "forwarded", "client"),
-    [
-        ("192.0.2.9", "1.1.1.1", "192.0.2.9"),
-        (PROXY, None, PROXY),
-        (PROXY, "1.1.1.1", "1.1.1.1"),
-        (PROXY, "6.6.6.6, 1.1.1.1, 10.1.1.1", "1.1.1.1"),
-        (PROXY, "10.2.2.2, 10.1.1.1", "10.2.2.2"),
-        (PROXY, "6.6.6.6, nonsense, 10.1.1.1", "10.1.1.1"),
-        (PROXY, "2001:db8::7", "2001:db8::7"),
-        (PROXY, "[2001:db8::7]:123", "2001:db8::7"),
-        (PROXY, "1.1.1.1:4711", "1.1.1.1"),
-        ("fd00::1", "1.1.1.1", "1.1.1.1"),
-    ],
-)
+@pytest.mark.parametrize(("peer", "forwarded", "client"), [
+    ("192.0.2.9", "1.1.1.1", "192.0.2.9"),
+    (PROXY, None, PROXY),
+    (PROXY, "1.1.1.1", "1.1.1.1"),
+    (PROXY, "6.6.6.6, 1.1.1.1, 10.1.1.1", "1.1.1.1"),
+    (PROXY, "10.2.2.2, 10.1.1.1", "10.2.2.2"),
+    (PROXY, "6.6.6.6, nonsense, 10.1.1.1", "10.1.1.1"),
+    (PROXY, "2001:db8::7", "2001:db8::7"),
+    (PROXY, "[2001:db8::7]:123", "2001:db8::7"),
+    (PROXY, "1.1.1.1:4711", "1.1.1.1"),
+    ("fd00::1", "1.1.1.1", "1.1.1.1"),
+])
 def test_the_client_is_the_first_address_from_the_right_that_is_not_ours(peer: str, forwarded: str | None, client: str) -> None:
     fields = {} if forwarded is None else {"HTTP_X_FORWARDED_FOR": forwarded}
     assert client_address(environ(peer, **fields), networks(settings().trusted_proxies)) == client

@@ -26,15 +26,12 @@ def refusal(*arguments: str, **settings: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"ARKVORY_DEPLOYMENT": "cluster"}, "not in this release"),
-        ({"ARKVORY_DEPLOYMENT": "single", "WEB_CONCURRENCY": "2"}, "single runs one web process"),
-        ({"ARKVORY_MAX_CONNECTIONS": "lots"}, "ARKVORY_MAX_CONNECTIONS"),
-        ({"ARKVORY_TRUSTED_PROXIES": "*"}, "ARKVORY_TRUSTED_PROXIES"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"ARKVORY_DEPLOYMENT": "cluster"}, "not in this release"),
+    ({"ARKVORY_DEPLOYMENT": "single", "WEB_CONCURRENCY": "2"}, "single runs one web process"),
+    ({"ARKVORY_MAX_CONNECTIONS": "lots"}, "ARKVORY_MAX_CONNECTIONS"),
+    ({"ARKVORY_TRUSTED_PROXIES": "*"}, "ARKVORY_TRUSTED_PROXIES"),
+])
 def test_a_setting_that_cannot_be_met_is_refused_with_the_reason(settings: dict[str, str], words: str) -> None:
     assert words in refusal(**settings)
 
@@ -56,3 +53,4 @@ def test_a_signal_for_more_processes_is_ignored(make_edge: Any) -> None:
     until(lambda: "this release runs one web process" in server.complaints())
     time.sleep(0.5)
     assert len(psutil.Process(server.process.pid).children()) == 1
+

@@ -10,31 +10,28 @@ from tests.http.edge import Edge
 from tests.http.sample import app
 
 
-@pytest.mark.parametrize(
-    ("sent", "path"),
-    [
-        ("a/b.txt", "a/b.txt"),
-        ("torch-1.10.2%2Brocm4.2.whl", "torch-1.10.2+rocm4.2.whl"),
-        ("torch-1.10.2+rocm4.2.whl", "torch-1.10.2+rocm4.2.whl"),
-        ("a%2Fb", "a/b"),
-        ("%7Euser/~user", "~user/~user"),
-        ("[x]^{y}|", "[x]^{y}|"),
-        ("%5Bx%5D%5E", "[x]^"),
-        ("with%20space", "with space"),
-        ("%C3%9Cbungen/%e5%9c%9f.txt", "\u00dcbungen/\u571f.txt"),
-        ("\u00dcbungen", "\u00dcbungen"),
-        ("U%CC%88", "U\u0308"),
-        ("file%5Ba%23b%5D%3F.log", "file[a#b]?.log"),
-        ("%252e%252e/%2520", "%2e%2e/%20"),
-        ("%2525", "%25"),
-        ("...", "..."),
-        (".hidden/..x", ".hidden/..x"),
-        ("folder/", "folder/"),
-        ("%41%2D%5f", "A-_"),
-        ("a;b=c&d,e@f:g!$'()*", "a;b=c&d,e@f:g!$'()*"),
-        ("a" * 1024, "a" * 1024),
-    ],
-)
+@pytest.mark.parametrize(("sent", "path"), [
+    ("a/b.txt", "a/b.txt"),
+    ("torch-1.10.2%2Brocm4.2.whl", "torch-1.10.2+rocm4.2.whl"),
+    ("torch-1.10.2+rocm4.2.whl", "torch-1.10.2+rocm4.2.whl"),
+    ("a%2Fb", "a/b"),
+    ("%7Euser/~user", "~user/~user"),
+    ("[x]^{y}|", "[x]^{y}|"),
+    ("%5Bx%5D%5E", "[x]^"),
+    ("with%20space", "with space"),
+    ("%C3%9Cbungen/%e5%9c%9f.txt", "\u00dcbungen/\u571f.txt"),
+    ("\u00dcbungen", "\u00dcbungen"),
+    ("U%CC%88", "U\u0308"),
+    ("file%5Ba%23b%5D%3F.log", "file[a#b]?.log"),
+    ("%252e%252e/%2520", "%2e%2e/%20"),
+    ("%2525", "%25"),
+    ("...", "..."),
+    (".hidden/..x", ".hidden/..x"),
+    ("folder/", "folder/"),
+    ("%41%2D%5f", "A-_"),
+    ("a;b=c&d,e@f:g!$'()*", "a;b=c&d,e@f:g!$'()*"),
+    ("a" * 1024, "a" * 1024),
+])
 def test_a_path_is_decoded_once_and_its_link_leads_back(edge: Edge, sent: str, path: str) -> None:
     answer = edge.ask("GET", "/path/" + sent.encode().decode("latin-1") + "?q=%2e#".rstrip("#"))
     got, link = answer.body.decode().split("\n")
@@ -43,46 +40,11 @@ def test_a_path_is_decoded_once_and_its_link_leads_back(edge: Edge, sent: str, p
     assert again.body == answer.body
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        "..",
-        "../x",
-        "a/..",
-        "a/../b",
-        "%2e%2e/x",
-        "a/%2E%2e/b",
-        "a%2F..%2Fb",
-        "..%2f..%2fetc",
-        ".",
-        "a/./b",
-        "%2e",
-        "a%00b",
-        "a%0Ab",
-        "a%0d%0aX",
-        "a%1f",
-        "a%7F",
-        "a%5Cb",
-        "a\\b",
-        "..%5c..",
-        "/etc/passwd",
-        "%2Fetc/passwd",
-        "a//b",
-        "a%2F%2Fb",
-        "a///",
-        "//",
-        "%ff",
-        "%c3",
-        "%C0%AE%C0%AE/x",
-        "\xed\xa0\x80",
-        "%",
-        "a%2",
-        "a%zz",
-        "%u0041",
-        "a" * 1025,
-        "%C3%9C" * 513,
-    ],
-)
+@pytest.mark.parametrize("sent", [
+    "..", "../x", "a/..", "a/../b", "%2e%2e/x", "a/%2E%2e/b", "a%2F..%2Fb", "..%2f..%2fetc", ".", "a/./b", "%2e",
+    "a%00b", "a%0Ab", "a%0d%0aX", "a%1f", "a%7F", "a%5Cb", "a\\b", "..%5c..", "/etc/passwd", "%2Fetc/passwd", "a//b", "a%2F%2Fb", "a///",
+    "//", "%ff", "%c3", "%C0%AE%C0%AE/x", "\xed\xa0\x80", "%", "a%2", "a%zz", "%u0041", "a" * 1025, "%C3%9C" * 513,
+])
 def test_a_path_that_no_artifact_can_have_is_400(edge: Edge, sent: str) -> None:
     answer = edge.ask("GET", f"/path/{sent}")
     assert (answer.status, answer.body.split(b":")[0]) == (400, b"invalid_path")
@@ -93,17 +55,10 @@ def test_a_raw_nul_or_space_is_400_before_any_route(edge: Edge) -> None:
         assert edge.raw(b"GET " + target + b" HTTP/1.1\r\nHost: a\r\n\r\n").status == 400
 
 
-@pytest.mark.parametrize(
-    ("sent", "status", "name"),
-    [
-        ("a%2Bb", 200, b"a+b"),
-        ("%2541", 200, b"%41"),
-        ("a%2Fb", 400, None),
-        ("a%2f..%2fb", 400, None),
-        ("%2e%2e", 400, None),
-        ("%00", 400, None),
-    ],
-)
+@pytest.mark.parametrize(("sent", "status", "name"), [
+    ("a%2Bb", 200, b"a+b"), ("%2541", 200, b"%41"), ("a%2Fb", 400, None), ("a%2f..%2fb", 400, None),
+    ("%2e%2e", 400, None), ("%00", 400, None),
+])
 def test_a_segment_holds_no_slash(edge: Edge, sent: str, status: int, name: bytes | None) -> None:
     answer = edge.ask("GET", f"/segment/{sent}/end")
     assert answer.status == status
@@ -133,20 +88,17 @@ def test_links_made_by_flask_are_encoded_once() -> None:
         assert app.url_for("segment", name="a/b") == "/segment/a%2Fb/end"
 
 
-@pytest.mark.parametrize(
-    ("environ", "path"),
-    [
-        ({"RAW_URI": "/a%2f%7e%41?b"}, "/a%2F~A"),
-        ({"RAW_URI": "http://h:1/a%2Fb"}, "/a%2Fb"),
-        ({"RAW_URI": "http://h"}, "/"),
-        ({"RAW_URI": "http://h?x"}, "/"),
-        ({"RAW_URI": "/http://h/x"}, "/http://h/x"),
-        ({"RAW_URI": "//h/x"}, "//h/x"),
-        ({"RAW_URI": "/%zz%2"}, "/%zz%2"),
-        ({"RAW_URI": "/\xc3\x9c"}, "/%C3%9C"),
-        ({"PATH_INFO": "/\xc3\x9c%+~ "}, "/%C3%9C%25%2B~%20"),
-    ],
-)
+@pytest.mark.parametrize(("environ", "path"), [
+    ({"RAW_URI": "/a%2f%7e%41?b"}, "/a%2F~A"),
+    ({"RAW_URI": "http://h:1/a%2Fb"}, "/a%2Fb"),
+    ({"RAW_URI": "http://h"}, "/"),
+    ({"RAW_URI": "http://h?x"}, "/"),
+    ({"RAW_URI": "/http://h/x"}, "/http://h/x"),
+    ({"RAW_URI": "//h/x"}, "//h/x"),
+    ({"RAW_URI": "/%zz%2"}, "/%zz%2"),
+    ({"RAW_URI": "/\xc3\x9c"}, "/%C3%9C"),
+    ({"PATH_INFO": "/\xc3\x9c%+~ "}, "/%C3%9C%25%2B~%20"),
+])
 def test_the_raw_path_is_normalised_but_stays_encoded(environ: dict[str, str], path: str) -> None:
     assert raw_path(environ) == path
 

@@ -43,35 +43,32 @@ def test_the_whole_thing(edge: Edge, thing: tuple[str, str, bytes]) -> None:
     assert answer.headers["content-length"] == str(len(data))
 
 
-@pytest.mark.parametrize(
-    ("lines", "status"),
-    [
-        (["If-None-Match: {etag}"], 304),
-        (["If-None-Match: W/{etag}"], 304),
-        (['If-None-Match: "x", {etag}'], 304),
-        (["If-None-Match: *"], 304),
-        (['If-None-Match: "x"'], 200),
-        (["If-None-Match: "], 200),
-        ([f"If-Modified-Since: {MODIFIED}"], 304),
-        ([f"If-Modified-Since: {LATER}"], 304),
-        ([f"If-Modified-Since: {EARLIER}"], 200),
-        (["If-Modified-Since: nonsense"], 200),
-        (['If-None-Match: "x"', f"If-Modified-Since: {LATER}"], 200),
-        (["If-None-Match: {etag}", f"If-Modified-Since: {EARLIER}"], 304),
-        (["If-Match: {etag}"], 200),
-        (['If-Match: "x", {etag}'], 200),
-        (["If-Match: *"], 200),
-        (["If-Match: W/{etag}"], 412),
-        (['If-Match: "x"'], 412),
-        ([f"If-Unmodified-Since: {MODIFIED}"], 200),
-        ([f"If-Unmodified-Since: {EARLIER}"], 412),
-        (["If-Unmodified-Since: nonsense"], 200),
-        (["If-Match: {etag}", f"If-Unmodified-Since: {EARLIER}"], 200),
-        (['If-Match: "x"', "If-None-Match: {etag}"], 412),
-        (["If-Match: {etag}", "If-None-Match: {etag}"], 304),
-        (["If-None-Match: {etag}", "Range: bytes=0-1"], 304),
-    ],
-)
+@pytest.mark.parametrize(("lines", "status"), [
+    (['If-None-Match: {etag}'], 304),
+    (['If-None-Match: W/{etag}'], 304),
+    (['If-None-Match: "x", {etag}'], 304),
+    (['If-None-Match: *'], 304),
+    (['If-None-Match: "x"'], 200),
+    (['If-None-Match: '], 200),
+    ([f"If-Modified-Since: {MODIFIED}"], 304),
+    ([f"If-Modified-Since: {LATER}"], 304),
+    ([f"If-Modified-Since: {EARLIER}"], 200),
+    (["If-Modified-Since: nonsense"], 200),
+    (['If-None-Match: "x"', f"If-Modified-Since: {LATER}"], 200),
+    (['If-None-Match: {etag}', f"If-Modified-Since: {EARLIER}"], 304),
+    (['If-Match: {etag}'], 200),
+    (['If-Match: "x", {etag}'], 200),
+    (['If-Match: *'], 200),
+    (['If-Match: W/{etag}'], 412),
+    (['If-Match: "x"'], 412),
+    ([f"If-Unmodified-Since: {MODIFIED}"], 200),
+    ([f"If-Unmodified-Since: {EARLIER}"], 412),
+    (["If-Unmodified-Since: nonsense"], 200),
+    (['If-Match: {etag}', f"If-Unmodified-Since: {EARLIER}"], 200),
+    (['If-Match: "x"', 'If-None-Match: {etag}'], 412),
+    (['If-Match: {etag}', 'If-None-Match: {etag}'], 304),
+    (['If-None-Match: {etag}', "Range: bytes=0-1"], 304),
+])
 def test_conditions_decide(edge: Edge, thing: tuple[str, str, bytes], lines: list[str], status: int) -> None:
     target, etag, _ = thing
     answer = pair(edge, target, *(line.format(etag=etag) for line in lines))
@@ -87,20 +84,10 @@ def test_not_modified_keeps_what_a_cache_needs(edge: Edge) -> None:
     assert "x-checksum-sha256" not in headers
 
 
-@pytest.mark.parametrize(
-    ("asked", "start", "stop"),
-    [
-        ("bytes=0-0", 0, 1),
-        ("bytes=0-3", 0, 4),
-        ("bytes=4-6", 4, 7),
-        ("bytes=4-", 4, None),
-        ("bytes=-3", -3, None),
-        ("bytes=-500", 0, None),
-        ("bytes=9-99999999999999999999999", 9, None),
-        ("bytes= 4-6 ", 4, 7),
-        ("Bytes=4-6", 4, 7),
-    ],
-)
+@pytest.mark.parametrize(("asked", "start", "stop"), [
+    ("bytes=0-0", 0, 1), ("bytes=0-3", 0, 4), ("bytes=4-6", 4, 7), ("bytes=4-", 4, None), ("bytes=-3", -3, None), ("bytes=-500", 0, None),
+    ("bytes=9-99999999999999999999999", 9, None), ("bytes= 4-6 ", 4, 7), ("Bytes=4-6", 4, 7),
+])
 def test_one_range_is_206(edge: Edge, thing: tuple[str, str, bytes], asked: str, start: int, stop: int | None) -> None:
     target, _, data = thing
     part = data[start:stop]
@@ -118,21 +105,10 @@ def test_a_range_past_the_end_is_416(edge: Edge, thing: tuple[str, str, bytes], 
     assert (answer.status, answer.headers["content-range"]) == (416, f"bytes */{len(data)}")
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        "bytes=0-1,3-4",
-        "bytes=5-2",
-        "bytes=a-b",
-        "bytes=",
-        "bytes",
-        "lines=0-1",
-        "bytes=--1",
-        "bytes=1",
-        "bytes=-0",
-        "bytes=" + "9" * 5000 + "-",
-    ],
-)
+@pytest.mark.parametrize("asked", [
+    "bytes=0-1,3-4", "bytes=5-2", "bytes=a-b", "bytes=", "bytes", "lines=0-1", "bytes=--1", "bytes=1", "bytes=-0",
+    "bytes=" + "9" * 5000 + "-",
+])
 def test_several_ranges_and_nonsense_give_the_whole(edge: Edge, thing: tuple[str, str, bytes], asked: str) -> None:
     target, _, data = thing
     answer = pair(edge, target, f"Range: {asked}")
@@ -140,18 +116,9 @@ def test_several_ranges_and_nonsense_give_the_whole(edge: Edge, thing: tuple[str
     assert "content-range" not in answer.headers
 
 
-@pytest.mark.parametrize(
-    ("condition", "status"),
-    [
-        ("{etag}", 206),
-        ("W/{etag}", 200),
-        ('"x"', 200),
-        (MODIFIED, 206),
-        (EARLIER, 200),
-        (LATER, 200),
-        ("nonsense", 200),
-    ],
-)
+@pytest.mark.parametrize(("condition", "status"), [
+    ("{etag}", 206), ("W/{etag}", 200), ('"x"', 200), (MODIFIED, 206), (EARLIER, 200), (LATER, 200), ("nonsense", 200),
+])
 def test_if_range_wants_exactly_what_we_have(edge: Edge, thing: tuple[str, str, bytes], condition: str, status: int) -> None:
     target, etag, data = thing
     answer = pair(edge, target, "Range: bytes=4-6", f"If-Range: {condition.format(etag=etag)}")
@@ -188,16 +155,13 @@ def test_a_download_of_a_gibibyte_takes_no_memory(edge: Edge) -> None:
     assert edge.worker.memory_info().rss - before < 8 * 1024 * 1024
 
 
-@pytest.mark.parametrize(
-    ("name", "field"),
-    [
-        ("a.tar.gz", 'attachment; filename="a.tar.gz"'),
-        ("file[a#b].log", 'attachment; filename="file[a#b].log"'),
-        ('a"b\\c%.txt', "attachment; filename=\"a_b_c_.txt\"; filename*=UTF-8''a%22b%5Cc%25.txt"),
-        ("\u00dcbung \u571f.txt", "attachment; filename=\"_bung _.txt\"; filename*=UTF-8''%C3%9Cbung%20%E5%9C%9F.txt"),
-        ("a\r\nX: b", "attachment; filename=\"a__X: b\"; filename*=UTF-8''a%0D%0AX%3A%20b"),
-    ],
-)
+@pytest.mark.parametrize(("name", "field"), [
+    ("a.tar.gz", 'attachment; filename="a.tar.gz"'),
+    ("file[a#b].log", 'attachment; filename="file[a#b].log"'),
+    ('a"b\\c%.txt', "attachment; filename=\"a_b_c_.txt\"; filename*=UTF-8''a%22b%5Cc%25.txt"),
+    ("\u00dcbung \u571f.txt", "attachment; filename=\"_bung _.txt\"; filename*=UTF-8''%C3%9Cbung%20%E5%9C%9F.txt"),
+    ("a\r\nX: b", "attachment; filename=\"a__X: b\"; filename*=UTF-8''a%0D%0AX%3A%20b"),
+])
 def test_a_download_name_is_told_in_ascii_and_in_full(name: str, field: str) -> None:
     assert content_disposition(name) == field
 

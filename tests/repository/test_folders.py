@@ -32,7 +32,7 @@ def shared(template: str, new_database: NewDatabase, tmp_path_factory: pytest.Te
 
 
 def expected(paths: set[str], folder: str) -> list[str]:
-    below = {each[len(folder) :] for each in paths if each.startswith(folder)}
+    below = {each[len(folder):] for each in paths if each.startswith(folder)}
     names = {name.partition("/")[0] + ("/" if "/" in name else "") for name in below}
     return sorted(names, key=lambda name: name.encode())
 

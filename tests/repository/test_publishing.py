@@ -217,7 +217,9 @@ def test_w1_only_what_is_committed_is_answered_as_success(house: House, files: i
 
 
 @pytest.mark.parametrize("moment", ["_make_or_find", "place", "_publish", "finish"])
-def test_w1_a_publisher_killed_at_any_step_leaves_nothing_that_counts(house: House, files: int, pause: MakePause, moment: str) -> None:
+def test_w1_a_publisher_killed_at_any_step_leaves_nothing_that_counts(
+    house: House, files: int, pause: MakePause, moment: str
+) -> None:
     owners = {"_make_or_find": house.parts.blobs, "place": house.parts.blobs, "_publish": house.parts.publisher, "finish": Receiver}
     stopped = pause(owners[moment], moment)
     publishing = gevent.spawn(house.publish, "a", b"precious")

@@ -1,6 +1,6 @@
 """A random mix of everything that moves uploads; also a program, to be run as one process more over the same database and folder.
 
-python -m tests.support.mixer URL FOLDER SEED STEPS GREENLETS
+    python -m tests.support.mixer URL FOLDER SEED STEPS GREENLETS
 """
 
 from __future__ import annotations

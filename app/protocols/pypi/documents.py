@@ -115,8 +115,8 @@ class ReleaseDocument:
 
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
         revision = project_revision(connection, snapshot.id, self.project)
-        if revision is None or self.version is None:
-            return revision
+        if revision is None:
+            return None
         known = connection.execute(_RELEASE, _of_release(snapshot.id, self.project, self.version)).scalar_one()
         return revision if known else None
 
@@ -213,8 +213,9 @@ def release_rows(connection: Connection, repository_id: int, project: str, versi
     return all_rows(connection.execute(_RELEASE_FILES, _of_release(repository_id, project, version) | endings))
 
 
-def _of_release(repository_id: int, project: str, version: str) -> dict[str, Any]:
-    return {"id": repository_id, "project": project, "pattern": pattern_of(version)}
+def _of_release(repository_id: int, project: str, version: str | None) -> dict[str, Any]:
+    """The statement's parameters; without a version every file is meant."""
+    return {"id": repository_id, "project": project, "pattern": "" if version is None else pattern_of(version)}
 
 
 def _newest(connection: Connection, repository_id: int, project: str) -> str:

@@ -194,6 +194,14 @@ def test_the_document_of_a_release_reads_the_files_of_that_release_alone(room: R
     assert room.get("pypi/foo/nonsense/json").status_code == 404
 
 
+def test_a_project_whose_files_are_all_withheld_has_no_document_though_something_stands_beside_them(room: Room) -> None:
+    assert room.upload(FOO, wheel("foo", "1.0")).status_code == 200
+    with room.parts.database.write() as connection:
+        connection.exec_driver_sql("update arkvory_artifacts set withheld = true where path not like '%%.metadata'")
+    for path in ("pypi/foo/json", "pypi/foo/1.0/json"):
+        assert room.get(path).status_code == 404
+
+
 def test_each_file_of_a_release_has_its_own_comment_and_the_wheel_tells_of_the_rest(room: Room) -> None:
     assert room.upload("foo-1.0.tar.gz", sdist("foo", "1.0"), comment="source").status_code == 200
     assert room.upload(FOO, wheel("foo", "1.0", "Summary: of the wheel"), comment="wheel").status_code == 200
