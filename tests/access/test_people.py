@@ -253,7 +253,7 @@ def test_management_in_parallel_never_waits_in_a_circle(house: House) -> None:
     operations = [
         lambda: house.users.create(ADMIN, dice.choice(people), PASSWORD, administrator=dice.random() < 0.5),
         lambda: house.users.delete(ADMIN, dice.choice(people)),
-        lambda: house.users.update(root, dice.choice(people), UserChange(disabled=dice.random() < 0.5, administrator=dice.random() < 0.5)),
+        lambda: house.users.update(ADMIN, dice.choice(people), UserChange(disabled=dice.random() < 0.5, administrator=dice.random() < 0.5)),
         lambda: groups.create(ADMIN, dice.choice(teams)),
         lambda: groups.delete(root, dice.choice(teams)),
         lambda: groups.add_member(ADMIN, dice.choice(teams), dice.choice(people)),

@@ -341,8 +341,11 @@ def test_w4_the_same_publish_twice_is_harmless(house: House, files: int) -> None
 
 def test_a_change_moves_last_modified_by_a_second_at_least(house: House, files: int) -> None:
     """All that Last-Modified has are seconds: other bytes never get the same one."""
-    times = [int(house.publish("a", str(number).encode()).updated_at.timestamp()) for number in range(3)]
-    assert len(set(times)) == 3
+    times = set()
+    for number in range(3):
+        house.publish("a", str(number).encode())
+        times.add(int(house.parts.reader.find(Ask("raw", "files", "a", ADMIN)).gate.updated_at.timestamp()))
+    assert len(times) == 3
 
 
 def test_a_repository_deleted_while_a_body_came_takes_nothing_any_more(house: House, files: int, pause: MakePause) -> None:
