@@ -176,7 +176,8 @@ def test_long_lists_are_read_to_their_end(server: Server, here: Run, monkeypatch
 
 def test_a_refusal_is_one_line_on_standard_error_and_exit_code_1(here: Run) -> None:
     done = here("repo", "show", "absent", check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "arkvory: there is no repository 'absent' at this address, or you may not know of it\n")
+    words = "arkvory: there is no repository 'absent' at this address, or you may not know of it\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", words)
 
 
 @pytest.mark.parametrize(
