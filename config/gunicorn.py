@@ -57,6 +57,9 @@ loglevel = _arkvory.log_level
 errorlog = "-"
 # The worker writes its own, in JSON.
 accesslog = None
+# For the words of its log; the worker has its own way (app/http/tls.py).
+certfile = None if _arkvory.tls_cert is None else str(_arkvory.tls_cert)
+keyfile = None if _arkvory.tls_key is None else str(_arkvory.tls_key)
 control_socket_disable = True
 proc_name = "arkvory"
 
@@ -73,11 +76,29 @@ def on_starting(server: Any) -> None:
     except SettingError as error:
         raise SystemExit(f"arkvory: {error}") from None
     _check_address()
+    _load_certificate(server)
     if _arkvory.database_url is None:
         _embedded = _start_embedded()
         # Also when gunicorn ends before its own hook; in children it does nothing.
         atexit.register(_embedded.leave)
         os.environ["ARKVORY_DATABASE_URL"] = _embedded.url
+
+
+def _load_certificate(server: Any) -> None:
+    """Here once, so that a wrong one is refused at the start; a worker inherits it, and looks for a newer one."""
+    if (server.cfg.certfile, server.cfg.keyfile) != (certfile, keyfile):
+        raise SystemExit("arkvory: set ARKVORY_TLS_CERT and ARKVORY_TLS_KEY instead of gunicorn's --certfile and --keyfile")
+    try:
+        _certificate()
+    except SettingError as error:
+        raise SystemExit(f"arkvory: {error}") from None
+
+
+def _certificate() -> Any:
+    """Null without https. After a SIGHUP this file is read again, but the certificate is still the one of the start."""
+    tls = importlib.import_module("app.http.tls")
+    files = tls.files_of(_arkvory)
+    return None if files is None else tls.shared(*files)
 
 
 def _check_address() -> None:
@@ -111,6 +132,7 @@ def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None
 def post_fork(server: Any, worker: Any) -> None:
     """In the worker, before it loads the application."""
     importlib.import_module("app.database.engines").patch_for_gevent()
+    worker.tls = _certificate()
 
 
 def post_worker_init(worker: Any) -> None:

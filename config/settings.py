@@ -6,6 +6,7 @@ README; a test keeps that table and this list the same.
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -107,6 +108,9 @@ def _database_url(value: str) -> str:
 SETTINGS: tuple[Setting, ...] = (
     Setting("bind", ("ARKVORY_BIND",), "0.0.0.0", _text, "address to listen on"),
     Setting("port", ("PORT",), 8080, _count(0, 65535), "port to listen on"),
+    Setting("tls_cert", ("ARKVORY_TLS_CERT",), None, Path,
+            "certificate with its chain, a PEM file; with the key, the server speaks https and nothing else"),
+    Setting("tls_key", ("ARKVORY_TLS_KEY",), None, Path, "the certificate's key, a PEM file without a passphrase"),
     Setting("data_dir", ("ARKVORY_DATA_DIR",), Path("var"), Path, "folder of the blobs, the embedded database and its secrets"),
     Setting("database_url", ("ARKVORY_DATABASE_URL", "DATABASE_URL"), None, _database_url,
             "PostgreSQL to use; without it the embedded one starts in the data directory"),
@@ -166,6 +170,8 @@ class Settings:
 
     bind: str
     port: int
+    tls_cert: Path | None
+    tls_key: Path | None
     data_dir: Path
     database_url: str | None
     database_session_url: str | None
@@ -216,9 +222,32 @@ class Settings:
         return cls(**{setting.field: _value(setting, environment) for setting in SETTINGS})
 
     @property
+    def scheme(self) -> str:
+        """What the server itself speaks, `http` or `https`."""
+        return "http" if self.tls_cert is None else "https"
+
+    @property
     def uploads_per_key(self) -> int:
         """Uploads that one key (token, user or address) may have moving at once."""
         return self.max_uploads_per_key or min(4, self.max_uploads)
+
+
+def unknown_variables(environment: Mapping[str, str] | None = None) -> dict[str, str | None]:
+    """Variables named like ours that nothing reads, with the one that was perhaps meant."""
+    environment = os.environ if environment is None else environment
+    known = [variable for setting in SETTINGS for variable in setting.variables]
+    strange = sorted(name for name in environment if name.startswith("ARKVORY_") and name not in known)
+    return {name: next(iter(difflib.get_close_matches(name, known, 1, 0.8)), None) for name in strange}
+
+
+def overruled_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables that are set and not read, with the one of the same setting that is set otherwise and comes first."""
+    environment = os.environ if environment is None else environment
+    overruled: dict[str, str] = {}
+    for setting in SETTINGS:
+        given = [name for name in setting.variables if environment.get(name)]
+        overruled |= {name: given[0] for name in given[1:] if environment[name] != environment[given[0]]}
+    return overruled
 
 
 def _value(setting: Setting, environment: Mapping[str, str]) -> Any:

@@ -5,6 +5,7 @@
 - `people`: users, groups, tokens, who am I
 - `roles`: named sets of rules
 - `operations`: cleanup, the switches of the installation
+- `upkeep`: the doctor, scrubbing
 - `problems`: every error below /api
 """
 
@@ -20,9 +21,9 @@ __all__ = ["register"]
 
 def register(app: Flask) -> None:
     """Add the rooms of the API and its OpenAPI document. Call it after the other handlers of errors are registered."""
-    from app.api import artifacts, blueprints, operations, people, problems, quarantine, repositories, roles
+    from app.api import artifacts, blueprints, operations, people, problems, quarantine, repositories, roles, upkeep
 
     api = blueprints.Api(app)
-    for room in (repositories, artifacts, quarantine, people, roles, operations):
+    for room in (repositories, artifacts, quarantine, people, roles, operations, upkeep):
         api.register_blueprint(room.blueprint)
     problems.register(app)

@@ -17,6 +17,7 @@ from app.http.parts import parts
 from app.repository.listing import Listing
 from app.repository.quarantine import Quarantine
 from app.repository.registry import Registry
+from app.repository.scrub import Scrub
 
 _KEY = "arkvory.management"
 
@@ -35,6 +36,7 @@ class Management:
     registry: Registry
     listing: Listing
     quarantine: Quarantine
+    scrub: Scrub
 
 
 def management() -> Management:
@@ -58,4 +60,5 @@ def _build() -> Management:
         registry=Registry(house.settings, house.database, house.transactions, house.access),
         listing=Listing(house.database, house.access),
         quarantine=Quarantine(house.database, house.transactions, house.access),
+        scrub=Scrub(house.database, house.store),
     )

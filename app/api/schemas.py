@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from marshmallow import Schema, ValidationError, fields, validates_schema
-from marshmallow.validate import Length, OneOf, Range
+from marshmallow.validate import Length, OneOf, Range, Regexp
 
 from app.access.decision import PERMISSIONS
 from app.access.deploying import DEPLOY_PERMISSIONS
@@ -16,6 +16,8 @@ from app.http.responses import json_time
 from app.repository.formats import FORMATS, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.names import check_path
 from app.repository.registry import MOST_QUOTA, STATUSES
+
+MIB = 1024 * 1024
 
 
 class Words(fields.String):
@@ -330,6 +332,52 @@ class CleanedOut(Schema):
     blobs = fields.Integer(metadata={"description": "blobs deleted from the disk"})
     artifacts = fields.Integer(metadata={"description": "artifacts of deleted repositories"})
     temporary = fields.Integer(metadata={"description": "temporary files"})
+
+
+class FindingOut(Schema):
+    check = fields.String(metadata={"description": "what was looked at"})
+    status = fields.String(metadata={"description": "ok, warn or fail"})
+    message = fields.String()
+    advice = fields.String(metadata={"description": "what to do about it; empty when all is well"})
+
+
+class DoctorOut(Schema):
+    status = fields.String(metadata={"description": "the worst of all: ok, warn or fail"})
+    checks = fields.List(fields.Nested(FindingOut))
+    settings = fields.Dict(
+        keys=fields.String(), values=fields.String(), metadata={"description": "with which the server runs, by variable; without secrets"}
+    )
+
+
+class ScrubIn(Schema):
+    start = fields.String(
+        load_default="",
+        data_key="from",
+        validate=Regexp("[0-9a-f]{0,64}\\Z", error="Not a digest or the beginning of one."),
+        metadata={"description": "digest, or its beginning, to begin at"},
+    )
+    bytes_per_second = _whole(MIB, MOST_QUOTA, load_default=64 * MIB)
+
+
+class UseOut(Schema):
+    repository = fields.String()
+    path = fields.String()
+
+
+class DamageOut(Schema):
+    digest = fields.String(metadata={"description": "SHA-256 that the bytes should have"})
+    size = fields.Integer()
+    problem = fields.String(metadata={"description": "missing, size, corrupt or unreadable"})
+    detail = fields.String()
+    uses = fields.Integer(metadata={"description": "artifacts that need these bytes"})
+    artifacts = fields.List(fields.Nested(UseOut), metadata={"description": "the first 100 of them"})
+
+
+class ScrubbedOut(Schema):
+    blobs = fields.Integer()
+    bytes = fields.Integer()
+    damages = fields.List(fields.Nested(DamageOut))
+    next = fields.String(allow_none=True, metadata={"description": "`from` of the next step; null at the end"})
 
 
 class ProblemOut(Schema):

@@ -2,6 +2,7 @@
 
     serve, worker, db          processes and tables             (processes.py)
     repo, rule, artifact...    calls of the management API      (repositories.py, people.py, roles.py, installation.py)
+    doctor, scrub              is all well?                     (upkeep.py)
 
 There is one implementation of each command, the API's: `connection.py` finds a running server, or is one itself.
 Nothing heavy is imported before a command needs it.
@@ -13,7 +14,7 @@ import sys
 
 import click
 
-from app.cli import installation, people, processes, repositories, roles
+from app.cli import installation, people, processes, repositories, roles, upkeep
 from app.cli.connection import Failed, Target
 
 
@@ -26,7 +27,7 @@ def arkvory(context: click.Context, url: str | None, token: str | None) -> None:
     context.obj = Target(url, token)
 
 
-for command in (*processes.COMMANDS, *repositories.COMMANDS, *people.COMMANDS, *roles.COMMANDS, *installation.COMMANDS):
+for command in (*processes.COMMANDS, *repositories.COMMANDS, *people.COMMANDS, *roles.COMMANDS, *installation.COMMANDS, *upkeep.COMMANDS):
     arkvory.add_command(command)
 
 

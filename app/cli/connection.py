@@ -12,7 +12,7 @@ import importlib
 import json
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -44,29 +44,34 @@ class Target:
         from config import Settings
 
         settings = Settings.from_environment()
+        running = self.running(settings)
         with contextlib.ExitStack() as stack:
-            yield Server(self._send(settings, stack))
+            yield running.server if running else self._alone(settings, stack)
 
-    def _send(self, settings: Settings, stack: contextlib.ExitStack) -> Send:
+    def running(self, settings: Settings) -> Running | None:
+        """The server named, else that of the data directory; null when none runs there. Raises Failed."""
         from app.cluster import localserver
 
         url, token = self.url or settings.url, self.token or settings.token
         if url is not None:
-            return _http(_checked_url(url), token)
+            return Running(url, Server(_http(_checked_url(url), token)), local=False)
         try:
             local = localserver.read(settings.data_dir)
         except PermissionError:
             raise Failed(
                 f"the server of {settings.data_dir} belongs to another user: be that user, or set ARKVORY_URL and ARKVORY_TOKEN"
             ) from None
-        if local is not None:
-            return _http(local.url, token or local.secret, local=True)
+        if local is None:
+            return None
+        return Running(local.url, Server(_http(local.url, token or local.secret, local=True, certificates=local.certificates)), local=True)
+
+    def _alone(self, settings: Settings, stack: contextlib.ExitStack) -> Server:
         if settings.database_url is None and not (settings.data_dir / "postgres").exists():
             raise Failed(
                 f"no server runs for {settings.data_dir.resolve()}, and there is no data: start one (make run, arkvory serve), "
                 "or set ARKVORY_DATA_DIR, or ARKVORY_URL and ARKVORY_TOKEN"
             )
-        return stack.enter_context(_in_process(settings))
+        return Server(stack.enter_context(_in_process(settings)))
 
 
 class Server:
@@ -100,6 +105,15 @@ class Server:
                 return
 
 
+@dataclass(frozen=True)
+class Running:
+    """A server that is not this process; `local`: found by the data directory."""
+
+    url: str
+    server: Server
+    local: bool
+
+
 def _checked_url(url: str) -> str:
     if not url.startswith(("http://", "https://")):
         raise Failed(f"{url!r} is not an address: it begins with http:// or https://")
@@ -121,7 +135,7 @@ def _reason(status: int, document: Any) -> str:
     return str(document["detail"])
 
 
-def _http(url: str, token: str | None, *, local: bool = False) -> Send:
+def _http(url: str, token: str | None, *, local: bool = False, certificates: Sequence[str] = ()) -> Send:
     import urllib.error
     import urllib.request
 
@@ -129,7 +143,12 @@ def _http(url: str, token: str | None, *, local: bool = False) -> Send:
     if token:
         headers["Authorization"] = f"Bearer {token}"
     # A proxy of the environment is for the outside.
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if local else []
+    if certificates:
+        from app.cli.bound import BoundHandler
+
+        handlers.append(BoundHandler(certificates))
+    opener = urllib.request.build_opener(*handlers)
 
     def send(method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
         request = urllib.request.Request(url.rstrip("/") + target, body, headers, method=method)  # the user's own address
@@ -151,7 +170,8 @@ def _in_process(settings: Settings) -> Iterator[Send]:
     from gevent import monkey
 
     # `close` and `subprocess` of gevent wait for a loop that does not turn while PostgreSQL is being started.
-    monkey.patch_all(subprocess=False, os=False, signal=False)
+    # TLS is only loaded already when a server was looked for by https; this process then makes no more connections of that kind.
+    monkey.patch_all(subprocess=False, os=False, signal=False, ssl="ssl" not in sys.modules)
     from app.database import embedded
     from app.database.engines import patch_for_gevent
     from app.errors import ArkvoryError
@@ -183,7 +203,7 @@ def _start(settings: Settings, stack: contextlib.ExitStack) -> Send:
     def send(method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
         answer = client.open(
             target, method=method, data=body, headers=headers, content_type="application/json", environ_overrides={"RAW_URI": target},
-            base_url=f"http://localhost:{settings.port}",
+            base_url=f"{settings.scheme}://localhost:{settings.port}",
         )
         return answer.status_code, answer.get_data()
 

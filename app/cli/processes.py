@@ -30,7 +30,12 @@ def serve(port: int | None, bind: str | None) -> None:
     if bind is not None:
         os.environ["ARKVORY_BIND"] = bind
     # gunicorn looks for modules where it is started, and a `config.py` that lies there is not ours.
-    os.environ["ARKVORY_DATA_DIR"] = str(Settings.from_environment().data_dir.resolve())
+    settings = Settings.from_environment()
+    os.environ["ARKVORY_DATA_DIR"] = str(settings.data_dir.resolve())
+    for variable, path in (("ARKVORY_TLS_CERT", settings.tls_cert), ("ARKVORY_TLS_KEY", settings.tls_key)):
+        if path is not None:
+            # Not resolved: whoever renews may turn a link to other files.
+            os.environ[variable] = str(path.absolute())
     os.chdir(HOME)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "gunicorn", "-c", "config/gunicorn.py", "wsgi:app"])  # noqa: S606  # this interpreter

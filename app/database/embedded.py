@@ -184,6 +184,12 @@ def start(settings: Settings) -> EmbeddedPostgres:
         ) from error
 
 
+def is_its_address(data: Path, url: URL) -> bool:
+    """Whether that address leads to the server of this data directory, the one started last."""
+    record = _record(_Place(data.resolve()))
+    return record is not None and url.query.get("host") == record.get("socket")
+
+
 def _join(settings: Settings, place: _Place, users: int) -> EmbeddedPostgres:
     # whoever stops the server holds the lock file too, so nobody can be in the way here
     fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -9,7 +9,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.pool import NullPool
 
 import migrations
@@ -47,5 +47,11 @@ def state(url: str) -> tuple[str | None, str | None]:
     """The revision of the database and the newest that this program knows."""
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
     with engine.connect() as connection:
-        current = MigrationContext.configure(connection).get_current_revision()
-    return current, ScriptDirectory.from_config(_config()).get_current_head()
+        return state_of(connection)[:2]
+
+
+def state_of(connection: Connection) -> tuple[str | None, str | None, bool]:
+    """The revision of that database, the newest that this program knows, and whether it knows the first."""
+    current = MigrationContext.configure(connection).get_current_revision()
+    script = ScriptDirectory.from_config(_config())
+    return current, script.get_current_head(), any(each.revision == current for each in script.walk_revisions())

@@ -43,7 +43,7 @@ class Connection:
         self.buffer = bytearray()
         self.sent = 0
         self._moved = 0
-        self._plain = not hasattr(socket, "do_handshake")
+        self._plain = not hasattr(socket, "vanish")
 
     # Reading
 
@@ -218,6 +218,8 @@ class Connection:
 
     def reset(self) -> None:
         """Make the close that follows a reset, where a plain end would look like a complete answer."""
+        if not self._plain:
+            self.socket.vanish()
         with contextlib.suppress(OSError):
             self.socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
 

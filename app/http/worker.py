@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterable
 from typing import Any
 
 from gevent import event, get_hub, monkey, pool, pywsgi, socket
 from gunicorn.http.wsgi import base_environ
-from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventPyWSGIWorker
 
 from app.http.accesslog import AccessLog, request_ids
 from app.http.addresses import networks
 from app.http.handler import Handler
+from app.http.tls import Greeting, Tls, TlsSocket
 from config.settings import Settings
 
 _SPARE_FILES = 512
@@ -28,13 +29,14 @@ _SPARE_FILES = 512
 class Server(pywsgi.WSGIServer):  # type: ignore[misc]  # gevent has no types
     """Accepts connections and gives each to a `Handler`; `idle` holds those that wait for a request, longest first."""
 
-    def __init__(self, listener: Any, settings: Settings, logger: Any, **arguments: Any) -> None:
+    def __init__(self, listener: Any, settings: Settings, logger: Any, tls: Tls | None = None, **arguments: Any) -> None:
         self.settings = settings
         self.logger = logger
+        self.tls = tls
         self.trusted = networks(settings.trusted_proxies)
         self.idle: dict[Handler, None] = {}
-        # In the middle of a request's head, longest first.
-        self.listening: dict[Handler, None] = {}
+        # In the middle of a handshake or of a request's head, longest first.
+        self.listening: dict[Handler | Greeting, None] = {}
         self.stopping = False
         self.request_id = request_ids()
         self.access_log = AccessLog() if settings.access_log else None
@@ -45,10 +47,24 @@ class Server(pywsgi.WSGIServer):  # type: ignore[misc]  # gevent has no types
 
         Without an idle one it is the one that has been sending its head for longest: a byte of a head is no title to a place.
         """
-        waiting = self.idle or self.listening
+        waiting: Iterable[Handler | Greeting] = self.idle or self.listening
         if self.pool.full() and waiting:
             next(iter(waiting)).stop_waiting()
-        Handler(sock, address, self).handle()
+        if self.tls is None:
+            Handler(sock, address, self).handle()
+        elif (secure := self._greet(sock, self.tls)) is not None:
+            try:
+                Handler(secure, address, self).handle()
+            finally:
+                secure.close()
+
+    def _greet(self, sock: Any, tls: Tls) -> TlsSocket | None:
+        greeting = Greeting(sock, tls.certificate.context)
+        self.listening[greeting] = None
+        try:
+            return greeting.finish(self.settings.header_seconds)
+        finally:
+            self.listening.pop(greeting, None)
 
     def wants_places(self) -> bool:
         """Whether connections should not be kept after their present request."""
@@ -71,6 +87,8 @@ class Worker(GeventPyWSGIWorker):  # type: ignore[misc]  # gunicorn has no types
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.settings = Settings.from_environment()
+        # From the master, by config/gunicorn.py.
+        self.tls: Tls | None = None
         self._stop: event.Event | None = None
         self.alive: bool = True
         self.sockets: list[Any] = self.sockets
@@ -109,6 +127,8 @@ class Worker(GeventPyWSGIWorker):  # type: ignore[misc]  # gunicorn has no types
             server.start()
         while self.alive:
             self.notify()
+            if self.tls is not None:
+                self.tls.renew()
             self._stop.wait(1.0)
         self._drain(servers)
 
@@ -119,9 +139,11 @@ class Worker(GeventPyWSGIWorker):  # type: ignore[misc]  # gunicorn has no types
         host, port = name[:2] if isinstance(name, tuple) else ("localhost", 0)
         # gevent would ask the resolver for the name of 0.0.0.0.
         environ.update({"wsgi.multithread": True, "SERVER_SOFTWARE": "arkvory", "SERVER_NAME": str(host), "SERVER_PORT": str(port)})
-        tls = {"ssl_context": ssl_context(self.cfg)} if self.cfg.is_ssl else {}
-        return Server(listener, self.settings, self.log, application=self.wsgi, spawn=pool.Pool(self.settings.max_connections), log=None,
-                      error_log=self.log, environ=environ, **tls)
+        server = Server(listener, self.settings, self.log, self.tls, application=self.wsgi, spawn=pool.Pool(self.settings.max_connections),
+                        log=None, error_log=self.log, environ=environ)
+        if self.tls is not None:
+            server.environ["wsgi.url_scheme"] = "https"
+        return server
 
     def _drain(self, servers: list[Server]) -> None:
         for server in servers:

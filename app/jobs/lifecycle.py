@@ -165,12 +165,24 @@ class Lifecycle:
     def _announce(self, first_start: FirstStart | None) -> None:
         settings = self._house.settings
         port = self._port()
-        self._house.local_secret = localserver.write(settings.data_dir, f"http://{_reachable(settings.bind)}:{port}")
-        address = settings.public_url or f"http://localhost:{port}"
+        self._leave_address(f"{settings.scheme}://{_reachable(settings.bind)}:{port}")
+        address = settings.public_url or f"{settings.scheme}://localhost:{port}"
         print(f"Arkvory serves at {address}", flush=True)
         if first_start is not None:
-            words = {"address": address, "password": first_start.password or "PASSWORD", "host": address.partition("://")[2]}
+            scheme, _, host = address.partition("://")
+            words = {"address": address, "password": first_start.password or "PASSWORD", "scheme": scheme, "host": host}
             print(_WELCOME.format(shown=first_start.shown, data=settings.data_dir, **words), flush=True)
+
+    def _leave_address(self, url: str) -> None:
+        """For commands of this machine; over https with the certificate by which they know this server, and no other."""
+        folder = self._house.settings.data_dir
+        tls = getattr(self._worker, "tls", None)
+        if tls is None:
+            self._house.local_secret = localserver.write(folder, url)
+            return
+        secret = self._house.local_secret = localserver.write(folder, url, [tls.certificate.fingerprint])
+        # Both: connections that are being made now end up with either.
+        tls.on_renewal = lambda fresh: localserver.write(folder, url, [fresh.fingerprint, tls.certificate.fingerprint], secret)
 
     def _port(self) -> int:
         try:
@@ -188,7 +200,7 @@ _WELCOME = """
          curl -u admin:{password} -O {address}/raw/files/some/path
   twine  .venv/bin/arkvory repo create python --format pypi
          twine upload --repository-url {address}/pypi/python/ -u admin -p {password} dist/*
-  pip    pip install --index-url http://admin:{password}@{host}/pypi/python/simple/ PACKAGE
+  pip    pip install --index-url {scheme}://admin:{password}@{host}/pypi/python/simple/ PACKAGE
 """
 
 

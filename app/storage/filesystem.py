@@ -168,5 +168,10 @@ class FileStore:
 
     def free_bytes(self) -> int:
         """What an ordinary user may still write, in bytes."""
-        state = os.statvfs(self._incoming)
-        return state.f_bavail * state.f_frsize
+        return free_bytes(self._incoming)
+
+
+def free_bytes(folder: Path) -> int:
+    """What an ordinary user may still write on the disk of that folder, in bytes."""
+    state = os.statvfs(folder)
+    return state.f_bavail * state.f_frsize

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -121,6 +122,8 @@ class Edge:
         self.errors = folder / "stderr"
         self.output = folder / "stdout"
         self._settings = settings
+        # A client's context, where the settings are for https.
+        self.tls: ssl.SSLContext | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
 
@@ -140,13 +143,17 @@ class Edge:
     def _listening(self) -> int | None:
         assert self.process is not None
         assert self.process.poll() is None, self.errors.read_text()
-        found = re.search(r"Listening at: http://127\.0\.0\.1:(\d+)", self.errors.read_text())
+        found = re.search(r"Listening at: https?://127\.0\.0\.1:(\d+)", self.errors.read_text())
         return int(found.group(1)) if found else None
 
     @contextlib.contextmanager
     def wire(self) -> Iterator[Wire]:
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as connection:
-            yield Wire(connection)
+            if self.tls is None:
+                yield Wire(connection)
+                return
+            with self.tls.wrap_socket(connection, server_hostname="localhost", suppress_ragged_eofs=False) as secure:
+                yield Wire(secure)
 
     def ask(self, method: str, target: str, *lines: str, body: bytes = b"") -> Answer:
         """One request on a connection of its own."""
@@ -165,6 +172,11 @@ class Edge:
     def worker(self) -> psutil.Process:
         assert self.process is not None
         return psutil.Process(self.process.pid).children()[0]
+
+    def children(self) -> list[int]:
+        """Process ids of the workers."""
+        assert self.process is not None
+        return [each.pid for each in psutil.Process(self.process.pid).children()]
 
     def log(self, request_id: str) -> dict[str, Any]:
         """The access log's line of a request."""

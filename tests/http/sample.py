@@ -164,7 +164,7 @@ def wrong_length() -> Any:
 def who() -> dict[str, Any]:
     request.environ["arkvory.log"].update(user="ann", repository="files")
     return {"address": remote_address(request.environ), "id": request.environ["arkvory.request_id"], "raw": request.environ["RAW_URI"],
-            "host": request.environ.get("HTTP_HOST"), "keys": sorted(request.environ)}
+            "host": request.environ.get("HTTP_HOST"), "scheme": request.environ["wsgi.url_scheme"], "keys": sorted(request.environ)}
 
 
 def _note(word: str) -> None:

@@ -45,7 +45,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.port}"
+
+    @property
+    def certificate(self) -> str | None:
+        """The file by which clients know it, null where it speaks http."""
+        return self.environment.get("ARKVORY_TLS_CERT")
 
     @property
     def data(self) -> Path:
@@ -106,7 +111,7 @@ class Server:
 
     def request(self, method: str, path: str, **options: Any) -> requests.Response:
         """An HTTP request by `requests`, as the administrator unless `auth` says otherwise (None: nobody)."""
-        given: dict[str, Any] = {"auth": self.admin, "timeout": 60, **options}
+        given: dict[str, Any] = {"auth": self.admin, "timeout": 60, "verify": self.certificate or True, **options}
         with requests.Session() as session:
             # the caller's proxies and netrc are none of the server's business
             session.trust_env = False

@@ -1,0 +1,100 @@
+"""The data directory as the doctor sees it; everything here blocks."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.database.programs import user_name
+from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
+from config import Settings
+
+# Nobody else may look into these.
+PRIVATE = ("secrets", "postgres-state", "server.json", "secrets/postgres-password")
+SHARED = (".", "blobs", "blobs/incoming", "blobs/sha256")
+FEW_FILES = 0.02
+
+
+def examine_storage(settings: Settings) -> list[Finding]:
+    """Modes, whether it can be written, and what is free."""
+    data = settings.data_dir
+    if not data.exists():
+        return [_to_be_made(data), _disk(settings)]
+    modes = list(_modes(data)) or [ok("permissions", f"{data.resolve()} is open to nobody else")]
+    return [_writable(data), *modes, _disk(settings)]
+
+
+def existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    resolved = path.resolve()
+    return next(each for each in (resolved, *resolved.parents) if each.exists())
+
+
+def _to_be_made(data: Path) -> Finding:
+    above = existing(data)
+    if os.access(above, os.W_OK | os.X_OK):
+        return ok("storage", f"{data.resolve()} is not there yet; the first start makes it")
+    me = user_name(os.geteuid())
+    return fail(
+        "storage", f"{data.resolve()} is not there, and {me} cannot make it in {above}", f"make it for {me}, or set ARKVORY_DATA_DIR"
+    )
+
+
+def _writable(data: Path) -> Finding:
+    me, owner = user_name(os.geteuid()), user_name(data.stat().st_uid)
+    incoming, placed = data / "blobs" / "incoming", data / "blobs" / "sha256"
+    folder = incoming if incoming.is_dir() else data
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0")
+            file.flush()
+            os.fsync(file.fileno())
+        if incoming.is_dir() and placed.is_dir() and incoming.stat().st_dev != placed.stat().st_dev:
+            return fail(
+                "storage", "blobs/incoming and blobs/sha256 are different file systems", "mount one for both: a finished upload is renamed"
+            )
+    except OSError as error:
+        advice = f"run as {owner}, or give the folder to {me} (chown -R); if the disk is read only, see the system's log"
+        return fail("storage", f"{me} cannot write in {folder.resolve()}: {error.strerror}", advice)
+    if me != owner:
+        return warn(
+            "storage",
+            f"{data.resolve()} belongs to {owner}, and this is {me}",
+            f"run as {owner}, so that it finds no files that it cannot use",
+        )
+    return ok("storage", f"{data.resolve()} can be written")
+
+
+def _modes(data: Path) -> Iterator[Finding]:
+    for name in PRIVATE:
+        if (mode := _mode(data / name)) is not None and mode & 0o077:
+            wanted = 0o700 if (data / name).is_dir() else 0o600
+            yield fail("permissions", f"{name} has mode {mode:03o}: others can reach its secrets", f"chmod {wanted:o} {data / name}")
+    for name in SHARED:
+        if (mode := _mode(data / name)) is not None and mode & 0o022:
+            found = fail if mode & 0o002 else warn
+            yield found("permissions", f"{data / name} has mode {mode:03o}: others can write there", f"chmod go-w {data / name}")
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return None
+
+
+def _disk(settings: Settings) -> Finding:
+    state = os.statvfs(existing(settings.data_dir))
+    free, size = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
+    reserve = settings.disk_reserve_bytes
+    words = f"{shown(free)} of {shown(size)} are free, {shown(reserve)} are kept in reserve"
+    if free <= reserve:
+        return fail("disk", f"{words}: uploads are refused with 507", "make room, enlarge the disk, or lower ARKVORY_DISK_RESERVE_BYTES")
+    if free < reserve * 2 or free < size * 0.05:
+        return warn("disk", words, "make room before it runs out")
+    if state.f_files and state.f_favail < state.f_files * FEW_FILES:
+        return warn("disk", f"{state.f_favail} more files fit on the file system", "make room, or use a file system with more inodes")
+    return Finding("disk", OK, words)
