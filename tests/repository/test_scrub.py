@@ -14,6 +14,7 @@ import pytest
 from app.repository import scrub
 from app.repository.scrub import Scrub, Scrubbed
 from tests.cli.test_arkvory import arkvory
+from tests.http.edge import until
 from tests.support.house import House, sha256
 from tests.support.server import Server
 
@@ -144,7 +145,9 @@ def test_a_command_that_is_stopped_says_how_to_go_on(make_server: Callable[..., 
         [sys.executable, "-m", "app.cli", "scrub", "--rate", "1M"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "ARKVORY_DATA_DIR": str(server.data)},
     )  # fmt: skip
-    time.sleep(9)
+    # One step is through: its line is in the access log. The second one has begun, and takes as long.
+    until(lambda: "/api/v1/scrub" in server.log())
+    time.sleep(1)
     command.send_signal(2)
     _, said = command.communicate(timeout=30)
     assert command.returncode == 1
