@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from flask import Request, Response
-from werkzeug.http import http_date, quote_etag, unquote_etag
+from werkzeug.http import http_date, parse_etags, quote_etag, unquote_etag
 
 from app.http.files import FileBody
 
 _KEPT_IN_304 = frozenset({"cache-control", "content-location", "date", "etag", "expires", "vary", "x-request-id"})
-_CONDITIONS = frozenset({"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH", "HTTP_IF_MODIFIED_SINCE", "HTTP_IF_UNMODIFIED_SINCE", "HTTP_RANGE"})
+# Without any of these the answer is the whole.
+CONDITIONS = frozenset({"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH", "HTTP_IF_MODIFIED_SINCE", "HTTP_IF_UNMODIFIED_SINCE", "HTTP_RANGE"})
 
 
 class Blob(Protocol):
@@ -43,7 +44,7 @@ def file_response(
     Owns `blob` from here on: closed when the answer was sent, at once where no byte of it is. `etag` comes without quotes and is strong.
     """
     try:
-        fields = _fields(etag, last_modified, content_type, headers)
+        fields = header_fields(etag, last_modified, content_type, headers)
         if download_name is not None:
             fields["Content-Disposition"] = content_disposition(download_name)
         answer, start, stop = _decide(request, blob.size, etag, last_modified, fields)
@@ -70,7 +71,7 @@ def document_response(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """The answer to GET or HEAD of bytes in memory, by the same rules as `file_response`."""
-    answer, start, stop = _decide(request, len(body), etag, last_modified, _fields(etag, last_modified, content_type, headers))
+    answer, start, stop = _decide(request, len(body), etag, last_modified, header_fields(etag, last_modified, content_type, headers))
     if answer.status_code in (200, 206) and request.method != "HEAD":
         answer.response = [body if stop - start == len(body) else body[start:stop]]
     return answer
@@ -83,7 +84,8 @@ def content_disposition(name: str, kind: str = "attachment") -> str:
     return f'{kind}; filename="{plain}"{extended}'
 
 
-def _fields(etag: str, last_modified: datetime | None, content_type: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+def header_fields(etag: str, last_modified: datetime | None, content_type: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """What an answer's head says in the order in which it is sent, but for Content-Length, which a 200 has behind it."""
     fields = dict(headers or {})
     fields["Content-Type"] = content_type
     fields["ETag"] = quote_etag(etag)
@@ -96,7 +98,7 @@ def _fields(etag: str, last_modified: datetime | None, content_type: str, header
 
 def _decide(request: Request, size: int, etag: str, last_modified: datetime | None, fields: dict[str, str]) -> tuple[Response, int, int]:
     """The answer without its body, and the bytes from `start` to `stop` that belong into it."""
-    if _CONDITIONS.isdisjoint(request.environ):
+    if CONDITIONS.isdisjoint(request.environ):
         return _answer(200, fields | {"Content-Length": str(size)}), 0, size
     modified = None if last_modified is None else last_modified.astimezone(UTC).replace(microsecond=0)
     if _fails_precondition(request, etag, modified):
@@ -168,11 +170,11 @@ def _plain(status: int, message: str, fields: dict[str, str]) -> Response:
     return answer
 
 
-def etags_of(request: Request) -> frozenset[str]:
+def etags_of(environ: Mapping[str, Any]) -> frozenset[str]:
     """The validators that the client has already (If-None-Match), unquoted."""
-    if "If-None-Match" not in request.headers:
+    if "HTTP_IF_NONE_MATCH" not in environ:
         return frozenset()
-    return frozenset(request.if_none_match.as_set(include_weak=True))
+    return frozenset(parse_etags(environ["HTTP_IF_NONE_MATCH"]).as_set(include_weak=True))
 
 
 def json_time(moment: datetime) -> str:
