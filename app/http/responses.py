@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from flask import Request, Response
@@ -47,11 +47,12 @@ def file_response(
         fields = header_fields(etag, last_modified, content_type, headers)
         if download_name is not None:
             fields["Content-Disposition"] = content_disposition(download_name)
-        answer, start, stop = _decide(request, blob.size, etag, last_modified, fields)
-        if answer.status_code not in (200, 206) or request.method == "HEAD":
+        decision = decide(request, blob.size, etag, last_modified, fields)
+        answer = _answer(decision)
+        if decision.status not in (200, 206) or request.method == "HEAD":
             blob.close()
             return answer
-        body = FileBody(blob.fd, start, stop - start, blob.close)
+        body = FileBody(blob.fd, decision.start, decision.stop - decision.start, blob.close)
     except BaseException:
         blob.close()
         raise
@@ -71,9 +72,10 @@ def document_response(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """The answer to GET or HEAD of bytes in memory, by the same rules as `file_response`."""
-    answer, start, stop = _decide(request, len(body), etag, last_modified, header_fields(etag, last_modified, content_type, headers))
-    if answer.status_code in (200, 206) and request.method != "HEAD":
-        answer.response = [body if stop - start == len(body) else body[start:stop]]
+    decision = decide(request, len(body), etag, last_modified, header_fields(etag, last_modified, content_type, headers))
+    answer = _answer(decision)
+    if decision.status in (200, 206) and request.method != "HEAD":
+        answer.response = [body[decision.start : decision.stop]]
     return answer
 
 
@@ -96,24 +98,34 @@ def header_fields(etag: str, last_modified: datetime | None, content_type: str, 
     return fields
 
 
-def _decide(request: Request, size: int, etag: str, last_modified: datetime | None, fields: dict[str, str]) -> tuple[Response, int, int]:
-    """The answer without its body, and the bytes from `start` to `stop` that belong into it."""
+class Decision(NamedTuple):
+    """What conditions make of an answer: its head, and the bytes from `start` to `stop` as its body, or a `message` that is the body."""
+
+    status: int
+    fields: dict[str, str]
+    start: int = 0
+    stop: int = 0
+    message: str | None = None
+
+
+def decide(request: Request, size: int, etag: str, last_modified: datetime | None, fields: dict[str, str]) -> Decision:
+    """For something of `size` bytes whose whole answer has these fields (`header_fields`)."""
     if CONDITIONS.isdisjoint(request.environ):
-        return _answer(200, fields | {"Content-Length": str(size)}), 0, size
+        return Decision(200, fields | {"Content-Length": str(size)}, 0, size)
     modified = None if last_modified is None else last_modified.astimezone(UTC).replace(microsecond=0)
     if _fails_precondition(request, etag, modified):
-        return _plain(412, "The precondition of the request does not hold.", fields), 0, 0
+        return _refusal(412, "The precondition of the request does not hold.", fields)
     if _unchanged(request, etag, modified):
-        return _answer(304, {name: value for name, value in fields.items() if name.lower() in _KEPT_IN_304}), 0, 0
+        return Decision(304, {name: value for name, value in fields.items() if name.lower() in _KEPT_IN_304})
     part = _part(request, size, etag, modified)
     if part is None:
-        return _answer(200, fields | {"Content-Length": str(size)}), 0, size
+        return Decision(200, fields | {"Content-Length": str(size)}, 0, size)
     start, stop = part
     if start >= stop:
-        return _plain(416, f"The file has {size} bytes.", fields | {"Content-Range": f"bytes */{size}"}), 0, 0
+        return _refusal(416, f"The file has {size} bytes.", fields | {"Content-Range": f"bytes */{size}"})
     fields = {name: value for name, value in fields.items() if name.lower() != "content-digest"}
     fields |= {"Content-Length": str(stop - start), "Content-Range": f"bytes {start}-{stop - 1}/{size}"}
-    return _answer(206, fields), start, stop
+    return Decision(206, fields, start, stop)
 
 
 def _fails_precondition(request: Request, etag: str, modified: datetime | None) -> bool:
@@ -155,18 +167,18 @@ def _range_is_current(request: Request, etag: str, modified: datetime | None) ->
     return unquote_etag(request.headers["If-Range"]) == (etag, False)
 
 
-def _answer(status: int, fields: dict[str, str]) -> Response:
-    answer = Response(status=status)
-    del answer.headers["Content-Type"]
-    answer.headers.extend(fields)
-    return answer
-
-
-def _plain(status: int, message: str, fields: dict[str, str]) -> Response:
-    """A refusal that keeps what a cache needs to know."""
+def _refusal(status: int, message: str, fields: dict[str, str]) -> Decision:
+    """It keeps what a cache needs to know."""
     kept = {name: value for name, value in fields.items() if name.lower() in _KEPT_IN_304 or name in ("Content-Range", "Accept-Ranges")}
-    answer = Response(f"{message}\n", status, content_type="text/plain; charset=utf-8")
-    answer.headers.extend(kept)
+    return Decision(status, kept, message=f"{message}\n")
+
+
+def _answer(decision: Decision) -> Response:
+    """Without the bytes of what was asked for."""
+    answer = Response(decision.message, decision.status, content_type="text/plain; charset=utf-8")
+    if decision.message is None:
+        del answer.headers["Content-Type"]
+    answer.headers.extend(decision.fields)
     return answer
 
 

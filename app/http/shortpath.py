@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from timeit import default_timer
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from flask import Flask, Request, Response
@@ -27,7 +27,7 @@ from app.http.identity import caller_of, note
 from app.http.parts import Parts
 from app.http.paths import raw_path
 from app.http.reads import Asked, Description, Read, Reads, Route, giving_back, load, respond
-from app.http.responses import CONDITIONS, header_fields
+from app.http.responses import CONDITIONS, decide, header_fields
 from app.storage import OpenBlob
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,13 @@ class _Head:
 
     about: Description
     fields: Fields | None
+
+
+class _Answer(NamedTuple):
+    code: int
+    status: str
+    fields: list[tuple[str, str]]
+    body: Iterable[bytes] = ()
 
 
 class ShortPath:
@@ -91,28 +98,31 @@ class ShortPath:
         except Exception:
             log.exception("the short path failed at %s; the long one answers", path)
             return None
-        status = answer.status_code if isinstance(answer, Response) else 200
+        status = answer.status_code if isinstance(answer, Response) else answer.code
         self._count(route.endpoint, environ["REQUEST_METHOD"], status, default_timer() - began)
         if isinstance(answer, Response):
             return answer(environ, start_response)
-        start_response("200 OK", answer[0])
-        return answer[1]
+        start_response(answer.status, answer.fields)
+        return answer.body
 
-    def _read(self, route: Route, repository: str, read: Read, environ: dict[str, Any]) -> Response | tuple[Fields, Iterable[bytes]]:
-        """A response where conditions have a say, else the fields and the body of the whole."""
+    def _read(self, route: Route, repository: str, read: Read, environ: dict[str, Any]) -> Response | _Answer:
+        """A response where more is to be said than what is kept."""
         house = self._house
         thing, blob = load(house, route.room.format, repository, read, caller_of(house, environ), environ)
         head = self._head(read, thing, blob)
         fields = head.fields
-        if fields is None or not CONDITIONS.isdisjoint(environ) or (blob is not None and blob.size != fields.length):
+        if fields is None or (blob is not None and blob.size != fields.length):
             return respond(Request(environ), head.about, blob)
-        if blob is None:
-            return fields, () if environ["REQUEST_METHOD"] == "HEAD" else (head.about.body or b"",)
+        if not CONDITIONS.isdisjoint(environ):
+            return _conditional(environ, head.about, fields, blob)
         if environ["REQUEST_METHOD"] == "HEAD":
-            blob.close()
-            return fields, ()
+            if blob is not None:
+                blob.close()
+            return _Answer(200, "200 OK", fields)
+        if blob is None:
+            return _Answer(200, "200 OK", fields, (head.about.body or b"",))
         body = environ["arkvory.file"] = FileBody(blob.fd, 0, blob.size, blob.close)
-        return fields, body
+        return _Answer(200, "200 OK", fields, body)
 
     def _head(self, read: Read, thing: Any, blob: OpenBlob | None) -> _Head:
         heads = self._heads.get(thing)
@@ -124,6 +134,17 @@ class ShortPath:
         if head is None:
             head = heads[read.describe] = _made(read, thing, blob)
         return head
+
+
+def _conditional(environ: dict[str, Any], about: Description, fields: Fields, blob: OpenBlob | None) -> Response | _Answer:
+    asked = Request(environ)
+    with giving_back(blob):
+        decision = decide(asked, fields.length, about.etag, about.last_modified, dict(fields))
+    if decision.status != 304:
+        return respond(asked, about, blob)
+    if blob is not None:
+        blob.close()
+    return _Answer(304, "304 NOT MODIFIED", list(decision.fields.items()))
 
 
 def _made(read: Read, thing: Any, blob: OpenBlob | None) -> _Head:
