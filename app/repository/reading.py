@@ -71,7 +71,7 @@ class Found:
     gate: Gate
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Document:
     """A derived document: equal `etag`s mean equal bytes (C9)."""
 
