@@ -48,7 +48,7 @@ def _identity(house: Parts, environ: Mapping[str, Any]) -> Identity | None:
     if given is None or given.type not in {"basic", "bearer"}:
         raise Unauthenticated("the Authorization header is neither Basic nor Bearer, or malformed")
     if given.type == "basic":
-        return house.identities.identify(Credential(given.username or "", given.password or ""), remote_address(asked.environ))
+        return house.identities.identify(Credential(given.username or "", given.password or ""), remote_address(environ))
     token = given.token or ""
     if house.local_secret and hmac.compare_digest(token.encode(), house.local_secret.encode()):
         return LOCAL
