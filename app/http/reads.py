@@ -38,7 +38,7 @@ _CONVERTER = re.compile(r"<(segment|artifact):(\w+)>")
 _DECODERS: Mapping[str, tuple[str, Callable[[str], str]]] = {"segment": ("([^/]+)", decode_segment), "artifact": ("(.+)", decode_path)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """What a request says beside its address; `path` is the encoded one."""
 

@@ -10,6 +10,7 @@ Kept beside each gate and document, as long as these live, is the head of the an
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 # Endpoint, method, status and seconds of an answer.
 Count = Callable[[str, str, int, float], None]
 _MOST_REMEMBERED = 8192
+_MOST_ADDRESSES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class ShortPath:
         self._house = house
         self._count = count
         self._routes = {f"{room.prefix}/": room.routes for room in rooms}
+        # What an address means depends on nothing else.
+        self._route = functools.lru_cache(_MOST_ADDRESSES)(self._find_route)
         self._heads: WeakKeyDictionary[Any, dict[Any, _Head]] = WeakKeyDictionary()
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
@@ -72,7 +76,7 @@ class ShortPath:
                     return answer
         return self.application(environ, start_response)
 
-    def _route(self, path: str) -> tuple[Route, str, dict[str, str]] | None:
+    def _find_route(self, path: str) -> tuple[Route, str, dict[str, str]] | None:
         for route in self._routes.get(path[: path.find("/", 1) + 1], ()):
             try:
                 arguments = route.arguments(path)

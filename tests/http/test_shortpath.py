@@ -15,6 +15,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app import create_app
+from app.access.installation import Switchboard, SwitchChange
 from app.cache.changes import Outcome, RepositoryChange
 from app.cache.view import NO_EPOCHS
 from app.http import exchange, shortpath
@@ -271,6 +272,28 @@ def test_c8_an_old_permission_opens_nothing(front: Front) -> None:
     assert front.get(path, **bearer).status_code == 200
     house.disable("one")
     assert front.get(path, **bearer).status_code == 401
+
+
+def test_c1_the_anonymous_switch_binds_the_next_request(front: Front) -> None:
+    parts = front.house.parts
+    board = Switchboard(parts.database, parts.transactions, parts.identities)
+    paths = ["/raw/open/folder/file.txt", "/raw/open/", f"/maven/mvn/{JAR}", "/pypi/py/simple/sample/"]
+    assert asked(front, paths, [{}]) == {200}
+    board.change(ADMIN, SwitchChange(anonymous=False))
+    assert asked(front, paths, [{}]) == {401}
+    assert asked(front, paths, [ADMINISTRATOR]) == {200}
+    board.change(ADMIN, SwitchChange(anonymous=True))
+    assert asked(front, paths, [{}]) == {200}
+
+
+def test_a_wrong_password_counts_once_against_guessing(front: Front) -> None:
+    allowed = front.house.parts.settings.login_failures_per_name
+    client = front.app.test_client()
+    found = []
+    for number in range(allowed + 1):
+        wrong = {"Authorization": "Basic " + base64.b64encode(f"guessed:wrong {number}".encode()).decode()}
+        found.append(client.get("/raw/open/folder/file.txt", headers=wrong).status_code)
+    assert found == [401] * allowed + [429]
 
 
 @pytest.mark.parametrize("doubted", ["repository", "user", "installation"])
