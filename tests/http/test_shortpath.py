@@ -408,6 +408,16 @@ def test_what_is_kept_beside_gates_goes_with_them(front: Front) -> None:
     assert len(heads) == 0
 
 
+@pytest.mark.parametrize("more", [
+    [], [("Content-Length", "1")] * 2, [("Content-Length", "1"), ("A name", "x")], [("Content-Length", "1"), ("A", "x\r\nB: y")],
+    [("Content-Length", "1"), ("Connection", "close")], [("Content-Length", "1"), ("Transfer-Encoding", "chunked")],
+])  # fmt: skip
+def test_a_head_that_could_not_be_sent_as_it_is_is_not_kept(more: list[tuple[str, str]]) -> None:
+    assert exchange.Fields([("A", "b"), ("Content-Length", "12")]).text == "A: b\r\nContent-Length: 12\r\n"
+    with pytest.raises(exchange.AnswerError):
+        exchange.Fields([("A", "b"), *more])
+
+
 # On the wire
 
 
