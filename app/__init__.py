@@ -20,7 +20,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     from flask import Flask
 
     from app import api
-    from app.http import errors, health, metrics, paths
+    from app.http import errors, health, metrics, paths, shortpath
     from app.http.parts import build_parts
     from app.jobs import lifecycle
     from app.protocols.maven import routes as maven
@@ -33,11 +33,12 @@ def create_app(settings: Settings | None = None) -> Flask:
     house = build_parts(settings or Configuration.from_environment())
     app.extensions["arkvory"] = house
     errors.register(app)
-    metrics.register(app, house)
+    counts = metrics.register(app, house)
     app.register_blueprint(health.blueprint)
     app.register_blueprint(raw.blueprint)
     app.register_blueprint(maven.blueprint)
     app.register_blueprint(pypi.blueprint)
     api.register(app)
+    shortpath.put_before(app, house, (raw.reads, maven.reads, pypi.reads), counts.count)
     app.extensions["arkvory.lifecycle"] = lifecycle.attach(app, house)
     return app

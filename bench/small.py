@@ -14,13 +14,15 @@ from pathlib import Path
 
 from bench import client, floors
 from bench.client import request
-from bench.report import Section, Table, median, megabytes, spread
+from bench.report import Bar, Section, Table, median, megabytes, spread
 from bench.server import House, cpu_seconds, house, proportional_bytes, resident_bytes, settle, tree
 from tests.protocols.pypi.packages import CONTENT_TYPE, form_of, wheel
 from tests.support.server import free_port
 
 SIZE = 10240
 CONNECTIONS = 16
+LEAST_OF_FLOOR = 0.6
+LEAST_OF_PUBLIC = 0.85
 VERSIONS = 20
 PAGE = "/pypi/python/simple/sample/"
 PIP = (
@@ -32,7 +34,7 @@ FILE = request("GET", "/raw/public/folder/small")
 TEXT = """Files of {size} bytes, already asked for once, over {connections} connections that each wait for their answer; one web process,
 access log on. The floor is an application of six lines under the same worker class that opens the file and sends it: what is above it is
 the price of routing, identity, permission, gate and headers. CPU is that of all gunicorn processes. pip's page is the Simple API's JSON of
-a project with {versions} wheels, as pip asks for it. No bars yet."""
+a project with {versions} wheels, as pip asks for it."""
 
 PUT_TEXT = """PUTs of {size} bytes each to new paths with a token: each is hashed, fsynced, placed, and committed before its answer. The
 floor writes, fsyncs and renames a file and fsyncs its folder, one after the other, without any database."""
@@ -94,12 +96,23 @@ def _warm(pool: ProcessPoolExecutor, place: House, folder: Path, quick: bool) ->
         for _ in range(rounds):
             for question, figures in found.items():
                 _ask(pool, question, figures, seconds)
-    table = Table(("warm", "requests per second", "CPU µs per request", "times the floor's CPU"))
-    floor = median(next(iter(found.values())).micros)
+    table = Table(("warm", "requests per second", "share of the floor's rate", "CPU µs per request", "times the floor's CPU"))
+    floor, public, private, *_ = found.values()
     for question, figures in found.items():
-        ratio = f"{median(figures.micros) / floor:.2f}"
-        table.rows.append((question.name, spread(figures.rates, ".0f"), spread(figures.micros, ".0f"), ratio))
-    return Section("Small warm downloads", TEXT.format(size=SIZE, connections=CONNECTIONS, versions=VERSIONS), tables=[table])
+        share, cost = f"{_share(figures, floor):.2f}", f"{median(figures.micros) / median(floor.micros):.2f}"
+        table.rows.append((question.name, spread(figures.rates, ".0f"), share, spread(figures.micros, ".0f"), cost))
+    section = Section("Small warm downloads", TEXT.format(size=SIZE, connections=CONNECTIONS, versions=VERSIONS), tables=[table])
+    for promise, least, measured in (
+        ("rate of warm downloads of 10 KiB, beside a bare application", LEAST_OF_FLOOR, _share(public, floor)),
+        ("the same with a token, beside the public rate", LEAST_OF_PUBLIC, _share(private, public)),
+    ):
+        section.bars.append(Bar(promise, f"at least {least}", f"{measured:.2f}", measured >= least))
+    return section
+
+
+def _share(figures: _Rounds, of: _Rounds) -> float:
+    """Median of the rounds' ratios of rates."""
+    return median([rate / other for rate, other in zip(figures.rates, of.rates, strict=True)])
 
 
 def _questions(place: House) -> list[_Question]:

@@ -20,11 +20,35 @@ Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _BROKEN = re.compile(r"[\r\n\0]")
+_OURS = frozenset({"connection", "transfer-encoding", "keep-alive", "x-request-id", "date"})
 _STATUS = re.compile(r"[1-9][0-9][0-9]( [^\r\n\0]*)?")
 
 
 class AnswerError(Exception):
     """The application broke the rules of WSGI or HTTP."""
+
+
+class Fields(list[tuple[str, str]]):
+    """Headers that are looked at once and sent many times; `length` is what Content-Length says, `text` their lines.
+
+    Raises `AnswerError` for one that cannot be sent as it is, or is left to the server, or when there is no Content-Length.
+    """
+
+    __slots__ = ("length", "text")
+
+    def __init__(self, headers: Iterable[tuple[str, str]]) -> None:
+        super().__init__(headers)
+        if any(_is_unsendable(name, value) or name.lower() in _OURS for name, value in self):
+            raise AnswerError("headers that cannot be sent again and again")
+        lengths = [int(value) for name, value in self if name.lower() == "content-length"]
+        if len(lengths) != 1:
+            raise AnswerError("no Content-Length, or several")
+        self.length = lengths[0]
+        self.text = "".join(f"{name}: {value}\r\n" for name, value in self)
+
+
+def _is_unsendable(name: str, value: str) -> bool:
+    return not _NAME.fullmatch(name) or _BROKEN.search(value) is not None
 
 
 class Clock:
@@ -118,9 +142,12 @@ class Exchange:
         return self.head.method == "HEAD" or self.code in (204, 304) or self.code < 200
 
     def _checked(self, headers: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], int | None]:
-        fields, length = [], None
+        if type(headers) is Fields:
+            return headers, headers.length
+        fields: list[tuple[str, str]] = []
+        length = None
         for name, value in headers:
-            if not _NAME.fullmatch(name) or _BROKEN.search(value):
+            if _is_unsendable(name, value):
                 raise AnswerError(f"the header {name!r} cannot be sent")
             lowered = name.lower()
             if lowered == "content-length":
@@ -199,12 +226,12 @@ class Exchange:
         return head
 
     def _head_bytes(self) -> bytes:
-        lines = [f"HTTP/1.1 {self._status}\r\n"]
-        lines += [f"{name}: {value}\r\n" for name, value in self._fields]
-        if self._chunked:
-            lines.append("Transfer-Encoding: chunked\r\n")
-        elif self._length is not None and not self._without_body and not any(name.lower() == "content-length" for name, _ in self._fields):
-            lines.append(f"Content-Length: {self._length}\r\n")
+        fields, lines = self._fields, [f"HTTP/1.1 {self._status}\r\n"]
+        if type(fields) is Fields:
+            lines.append(fields.text)
+        else:
+            lines += [f"{name}: {value}\r\n" for name, value in fields]
+            lines.append(self._framing())
         lines.append(f"Date: {Clock.date()}\r\nX-Request-Id: {self.environ['arkvory.request_id']}\r\n")
         if not self.keep_alive:
             lines.append("Connection: close\r\n\r\n")
@@ -214,6 +241,13 @@ class Exchange:
             return "".join(lines).encode("latin-1")
         except UnicodeEncodeError:
             raise AnswerError("a header is not Latin-1") from None
+
+    def _framing(self) -> str:
+        if self._chunked:
+            return "Transfer-Encoding: chunked\r\n"
+        if self._length is None or self._without_body or any(name.lower() == "content-length" for name, _ in self._fields):
+            return ""
+        return f"Content-Length: {self._length}\r\n"
 
     def _decide_about_connection(self) -> None:
         """Keep it unless a rest of the body is in the way that nobody wants to wait for."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
+from typing import Any
 
-from flask import Request, g, request
+from flask import g, request
+from werkzeug.datastructures import Authorization
 
 from app.access.identity import LOCAL, Caller, Credential, Identity
 from app.errors import Unauthenticated
@@ -16,25 +19,36 @@ def caller() -> Caller:
     """The caller of the present request, found out once. Raises Unauthenticated for a wrong credential, on public repositories too."""
     known: Caller | None = g.get("arkvory_caller")
     if known is None:
-        known = g.arkvory_caller = Caller(_identity(parts(), request), remote_address(request.environ))
-        if known.identity is not None:
-            log_fact("user", known.identity.name)
+        known = g.arkvory_caller = caller_of(parts(), request.environ)
     return known
 
 
+def caller_of(house: Parts, environ: dict[str, Any]) -> Caller:
+    """The caller of a request, from its WSGI environment. Raises as `caller`."""
+    found = Caller(_identity(house, environ), remote_address(environ))
+    if found.identity is not None:
+        note(environ, "user", found.identity.name)
+    return found
+
+
 def log_fact(name: str, value: str) -> None:
-    """Add a field to the request's line in the access log."""
-    request.environ.setdefault("arkvory.log", {})[name] = value
+    """Add a field to the present request's line in the access log."""
+    note(request.environ, name, value)
 
 
-def _identity(house: Parts, asked: Request) -> Identity | None:
-    if "Authorization" not in asked.headers:
+def note(environ: dict[str, Any], name: str, value: str) -> None:
+    """The same for the request of a WSGI environment."""
+    environ.setdefault("arkvory.log", {})[name] = value
+
+
+def _identity(house: Parts, environ: Mapping[str, Any]) -> Identity | None:
+    if "HTTP_AUTHORIZATION" not in environ:
         return None
-    given = asked.authorization
+    given = Authorization.from_header(environ["HTTP_AUTHORIZATION"])
     if given is None or given.type not in {"basic", "bearer"}:
         raise Unauthenticated("the Authorization header is neither Basic nor Bearer, or malformed")
     if given.type == "basic":
-        return house.identities.identify(Credential(given.username or "", given.password or ""), remote_address(asked.environ))
+        return house.identities.identify(Credential(given.username or "", given.password or ""), remote_address(environ))
     token = given.token or ""
     if house.local_secret and hmac.compare_digest(token.encode(), house.local_secret.encode()):
         return LOCAL

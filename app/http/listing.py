@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from flask import Response, request
 from sqlalchemy import Connection, text
 
 from app.cache.snapshots import Snapshot
 from app.http.negotiation import prefers_json
-from app.http.parts import parts
 from app.http.paths import encode_path
-from app.http.responses import document_response, etags_of, json_time
+from app.http.reads import Asked, Description, DocumentRead
+from app.http.responses import json_time
 from app.repository.folders import Entry, Page, list_folder
-from app.repository.reading import Ask, Draft
+from app.repository.reading import Document, Draft
 
 # Files come from anyone who may publish: a browser must neither guess their type nor run them as ours.
 HARMLESS = {
@@ -28,14 +27,14 @@ HARMLESS = {
 LONG_LIST = 200
 
 
-def folder_response(ask: Ask) -> Response:
-    """The answer to GET or HEAD of a folder, in the form that the present request prefers. Raises what reading a document raises."""
-    representation = "json" if prefers_json(request) else "html"
-    source = FolderListing(ask.path, representation, request.args.get("after", ""))
-    document = parts().reader.document(ask, source, etags_of(request))
-    return document_response(
-        request, document.body, etag=document.etag, content_type=document.content_type, headers=HARMLESS | {"Vary": "Accept"}
-    )
+def folder(asked: Asked, path: str) -> DocumentRead:
+    """A folder (its path empty, or ending in a slash), in the form that the client prefers."""
+    representation = "json" if prefers_json(asked.argument("format"), asked.header("Accept")) else "html"
+    return DocumentRead(path, FolderListing(path, representation, asked.argument("after") or ""), _page)
+
+
+def _page(made: Document) -> Description:
+    return Description(made.etag, made.content_type, HARMLESS | {"Vary": "Accept"}, body=made.body)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from flask import Flask
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_flask_exporter import PrometheusMetrics
@@ -69,8 +70,40 @@ class HouseCollector(Collector):
         }
 
 
-def register(app: Flask, house: Parts) -> None:
+class _Registry(CollectorRegistry):
+    """Knows by name what the exporter keeps to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named: dict[str, Any] = {}
+
+    def register(self, collector: Collector) -> None:
+        super().register(collector)
+        if isinstance(collector, (Counter, Histogram)):
+            self.named |= {metric.name: collector for metric in collector.describe()}
+
+
+class RequestCounts:
+    """The exporter's own counter and histogram, for answers that Flask does not see."""
+
+    def __init__(self, total: Counter, durations: Histogram) -> None:
+        self._total = total
+        self._durations = durations
+        self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def count(self, endpoint: str, method: str, status: int, seconds: float) -> None:
+        """One more answer, which took so long to be ready."""
+        known = self._known.get((endpoint, method, status))
+        if known is None:
+            durations = self._durations.labels(method=method, endpoint=endpoint, status=status)
+            known = self._known[endpoint, method, status] = self._total.labels(method=method, status=status), durations
+        known[0].inc()
+        known[1].observe(seconds)
+
+
+def register(app: Flask, house: Parts) -> RequestCounts:
     """Count requests by endpoint (never by path: there are millions) and serve `/metrics`."""
-    registry = CollectorRegistry()
+    registry = _Registry()
     PrometheusMetrics(app, path="/metrics", registry=registry, group_by="endpoint", export_defaults=True)
     registry.register(HouseCollector(house))
+    return RequestCounts(registry.named["flask_http_request"], registry.named["flask_http_request_duration_seconds"])

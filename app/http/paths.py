@@ -8,7 +8,9 @@ A route's text is matched against the still encoded path, so that `%2F` never be
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
@@ -64,6 +66,8 @@ def encode_path(path: str) -> str:
 
 def decode_path(text: str) -> str:
     """An encoded path or segment decoded once; raises `InvalidPath` where no artifact can be at it. A slash at the end stays."""
+    if "%" not in text and text.isascii():
+        return check_path(text, folder=True)
     if _BROKEN_ESCAPE.search(text):
         raise InvalidPath("The path has a % that is not followed by two hexadecimal digits.")
     try:
@@ -73,16 +77,22 @@ def decode_path(text: str) -> str:
     return check_path(path, folder=True)
 
 
+@functools.lru_cache(1024)
+def decode_segment(text: str) -> str:
+    """One segment decoded once; raises `InvalidPath`, for a `%2F` in it too."""
+    segment = decode_path(text)
+    if "/" in segment:
+        raise InvalidPath("A name in the path contains an encoded slash.")
+    return segment
+
+
 class SegmentConverter(BaseConverter):
     """One segment, decoded; a `%2F` in it is refused."""
 
     regex = "[^/]+"
 
     def to_python(self, value: str) -> str:
-        segment = _decoded(value)
-        if "/" in segment:
-            raise RefusedPath("A name in the path contains an encoded slash.")
-        return segment
+        return _refusing(decode_segment, value)
 
     def to_url(self, value: Any) -> str:
         return quote(str(value), safe=_SAFE.replace("/", ""))
@@ -96,15 +106,15 @@ class ArtifactConverter(BaseConverter):
     weight = 200
 
     def to_python(self, value: str) -> str:
-        return _decoded(value)
+        return _refusing(decode_path, value)
 
     def to_url(self, value: Any) -> str:
         return encode_path(str(value))
 
 
-def _decoded(value: str) -> str:
+def _refusing(decode: Callable[[str], str], value: str) -> str:
     try:
-        return decode_path(value)
+        return decode(value)
     except InvalidPath as error:
         raise RefusedPath(error.message) from None
 

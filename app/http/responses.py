@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from flask import Request, Response
-from werkzeug.http import http_date, quote_etag, unquote_etag
+from werkzeug.http import http_date, parse_etags, quote_etag, unquote_etag
 
 from app.http.files import FileBody
 
 _KEPT_IN_304 = frozenset({"cache-control", "content-location", "date", "etag", "expires", "vary", "x-request-id"})
-_CONDITIONS = frozenset({"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH", "HTTP_IF_MODIFIED_SINCE", "HTTP_IF_UNMODIFIED_SINCE", "HTTP_RANGE"})
+# Without any of these the answer is the whole.
+CONDITIONS = frozenset({"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH", "HTTP_IF_MODIFIED_SINCE", "HTTP_IF_UNMODIFIED_SINCE", "HTTP_RANGE"})
 
 
 class Blob(Protocol):
@@ -43,14 +44,15 @@ def file_response(
     Owns `blob` from here on: closed when the answer was sent, at once where no byte of it is. `etag` comes without quotes and is strong.
     """
     try:
-        fields = _fields(etag, last_modified, content_type, headers)
+        fields = header_fields(etag, last_modified, content_type, headers)
         if download_name is not None:
             fields["Content-Disposition"] = content_disposition(download_name)
-        answer, start, stop = _decide(request, blob.size, etag, last_modified, fields)
-        if answer.status_code not in (200, 206) or request.method == "HEAD":
+        decision = decide(request, blob.size, etag, last_modified, fields)
+        answer = _answer(decision)
+        if decision.status not in (200, 206) or request.method == "HEAD":
             blob.close()
             return answer
-        body = FileBody(blob.fd, start, stop - start, blob.close)
+        body = FileBody(blob.fd, decision.start, decision.stop - decision.start, blob.close)
     except BaseException:
         blob.close()
         raise
@@ -70,9 +72,10 @@ def document_response(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """The answer to GET or HEAD of bytes in memory, by the same rules as `file_response`."""
-    answer, start, stop = _decide(request, len(body), etag, last_modified, _fields(etag, last_modified, content_type, headers))
-    if answer.status_code in (200, 206) and request.method != "HEAD":
-        answer.response = [body if stop - start == len(body) else body[start:stop]]
+    decision = decide(request, len(body), etag, last_modified, header_fields(etag, last_modified, content_type, headers))
+    answer = _answer(decision)
+    if decision.status in (200, 206) and request.method != "HEAD":
+        answer.response = [body[decision.start : decision.stop]]
     return answer
 
 
@@ -83,7 +86,8 @@ def content_disposition(name: str, kind: str = "attachment") -> str:
     return f'{kind}; filename="{plain}"{extended}'
 
 
-def _fields(etag: str, last_modified: datetime | None, content_type: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+def header_fields(etag: str, last_modified: datetime | None, content_type: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """What an answer's head says in the order in which it is sent, but for Content-Length, which a 200 has behind it."""
     fields = dict(headers or {})
     fields["Content-Type"] = content_type
     fields["ETag"] = quote_etag(etag)
@@ -94,24 +98,34 @@ def _fields(etag: str, last_modified: datetime | None, content_type: str, header
     return fields
 
 
-def _decide(request: Request, size: int, etag: str, last_modified: datetime | None, fields: dict[str, str]) -> tuple[Response, int, int]:
-    """The answer without its body, and the bytes from `start` to `stop` that belong into it."""
-    if _CONDITIONS.isdisjoint(request.environ):
-        return _answer(200, fields | {"Content-Length": str(size)}), 0, size
+class Decision(NamedTuple):
+    """What conditions make of an answer: its head, and the bytes from `start` to `stop` as its body, or a `message` that is the body."""
+
+    status: int
+    fields: dict[str, str]
+    start: int = 0
+    stop: int = 0
+    message: str | None = None
+
+
+def decide(request: Request, size: int, etag: str, last_modified: datetime | None, fields: dict[str, str]) -> Decision:
+    """For something of `size` bytes whose whole answer has these fields (`header_fields`)."""
+    if CONDITIONS.isdisjoint(request.environ):
+        return Decision(200, fields | {"Content-Length": str(size)}, 0, size)
     modified = None if last_modified is None else last_modified.astimezone(UTC).replace(microsecond=0)
     if _fails_precondition(request, etag, modified):
-        return _plain(412, "The precondition of the request does not hold.", fields), 0, 0
+        return _refusal(412, "The precondition of the request does not hold.", fields)
     if _unchanged(request, etag, modified):
-        return _answer(304, {name: value for name, value in fields.items() if name.lower() in _KEPT_IN_304}), 0, 0
+        return Decision(304, {name: value for name, value in fields.items() if name.lower() in _KEPT_IN_304})
     part = _part(request, size, etag, modified)
     if part is None:
-        return _answer(200, fields | {"Content-Length": str(size)}), 0, size
+        return Decision(200, fields | {"Content-Length": str(size)}, 0, size)
     start, stop = part
     if start >= stop:
-        return _plain(416, f"The file has {size} bytes.", fields | {"Content-Range": f"bytes */{size}"}), 0, 0
+        return _refusal(416, f"The file has {size} bytes.", fields | {"Content-Range": f"bytes */{size}"})
     fields = {name: value for name, value in fields.items() if name.lower() != "content-digest"}
     fields |= {"Content-Length": str(stop - start), "Content-Range": f"bytes {start}-{stop - 1}/{size}"}
-    return _answer(206, fields), start, stop
+    return Decision(206, fields, start, stop)
 
 
 def _fails_precondition(request: Request, etag: str, modified: datetime | None) -> bool:
@@ -153,26 +167,26 @@ def _range_is_current(request: Request, etag: str, modified: datetime | None) ->
     return unquote_etag(request.headers["If-Range"]) == (etag, False)
 
 
-def _answer(status: int, fields: dict[str, str]) -> Response:
-    answer = Response(status=status)
-    del answer.headers["Content-Type"]
-    answer.headers.extend(fields)
-    return answer
-
-
-def _plain(status: int, message: str, fields: dict[str, str]) -> Response:
-    """A refusal that keeps what a cache needs to know."""
+def _refusal(status: int, message: str, fields: dict[str, str]) -> Decision:
+    """It keeps what a cache needs to know."""
     kept = {name: value for name, value in fields.items() if name.lower() in _KEPT_IN_304 or name in ("Content-Range", "Accept-Ranges")}
-    answer = Response(f"{message}\n", status, content_type="text/plain; charset=utf-8")
-    answer.headers.extend(kept)
+    return Decision(status, kept, message=f"{message}\n")
+
+
+def _answer(decision: Decision) -> Response:
+    """Without the bytes of what was asked for."""
+    answer = Response(decision.message, decision.status, content_type="text/plain; charset=utf-8")
+    if decision.message is None:
+        del answer.headers["Content-Type"]
+    answer.headers.extend(decision.fields)
     return answer
 
 
-def etags_of(request: Request) -> frozenset[str]:
+def etags_of(environ: Mapping[str, Any]) -> frozenset[str]:
     """The validators that the client has already (If-None-Match), unquoted."""
-    if "If-None-Match" not in request.headers:
+    if "HTTP_IF_NONE_MATCH" not in environ:
         return frozenset()
-    return frozenset(request.if_none_match.as_set(include_weak=True))
+    return frozenset(parse_etags(environ["HTTP_IF_NONE_MATCH"]).as_set(include_weak=True))
 
 
 def json_time(moment: datetime) -> str:

@@ -8,6 +8,7 @@ from app.errors import Invalid, InvalidPath
 
 PATH_BYTES = 1024
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_NO_NAMES = frozenset({"", ".", ".."})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -35,6 +36,6 @@ def check_path(path: str, *, folder: bool = False) -> str:
         raise InvalidPath("the path holds a control character")
     if "\\" in path:
         raise InvalidPath("the path holds a backslash; folders are separated by /")
-    if any(segment in {"", ".", ".."} for segment in path.split("/")):
+    if not _NO_NAMES.isdisjoint(path.split("/")):
         raise InvalidPath("the path is absolute, or has an empty, `.` or `..` segment")
     return path

@@ -43,7 +43,8 @@ class Ask:
     tenant: str = "default"
 
 
-@dataclass(frozen=True, slots=True)
+# Compared by identity, so that what is made of one can be kept beside it.
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Gate:
     """What a path points at: blob, size in bytes, checksums (hex by algorithm) and the artifact's own metadata."""
 
@@ -70,7 +71,7 @@ class Found:
     gate: Gate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Document:
     """A derived document: equal `etag`s mean equal bytes (C9)."""
 

@@ -38,10 +38,14 @@ def _disk_errors(*passing: type[OSError]) -> Iterator[None]:
     except passing:
         raise
     except OSError as error:
-        if error.errno in _FULL:
-            raise CapacitySpent("the server's disk is full; nothing of this upload was kept") from error
-        log.error("the blob store fails: %s", error)
-        raise Unavailable("the server's storage does not work at the moment; tell its administrator", retry_after=30) from error
+        raise _told(error) from error
+
+
+def _told(error: OSError) -> CapacitySpent | Unavailable:
+    if error.errno in _FULL:
+        return CapacitySpent("the server's disk is full; nothing of this upload was kept")
+    log.error("the blob store fails: %s", error)
+    return Unavailable("the server's storage does not work at the moment; tell its administrator", retry_after=30)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -100,6 +104,7 @@ class FileStore:
     def __init__(self, root: Path) -> None:
         self._incoming = root / "incoming"
         self._blobs = root / "sha256"
+        self._blobs_name = str(self._blobs)
         # Names are digests: nobody else on the machine needs to list them.
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self._incoming, self._blobs):
@@ -111,9 +116,14 @@ class FileStore:
         return self._blobs / digest[:2] / digest[2:4] / f"{digest}-{blob_id}"
 
     def open(self, digest: str, blob_id: int) -> OpenBlob:
-        with _disk_errors(FileNotFoundError):
-            fd = os.open(self.address(digest, blob_id), os.O_RDONLY | os.O_CLOEXEC)
+        # `address` without its objects: each download pays for this.
+        try:
+            fd = os.open(f"{self._blobs_name}/{digest[:2]}/{digest[2:4]}/{digest}-{blob_id}", os.O_RDONLY | os.O_CLOEXEC)
             return OpenBlob(fd, os.fstat(fd).st_size)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _told(error) from error
 
     def create(self, upload_id: UUID) -> IncomingFile:
         return IncomingFile(self._incoming / str(upload_id))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from datetime import datetime
 
 import gevent
 from flask import Blueprint, Response, request
@@ -13,15 +15,15 @@ from app.http.bodies import body_filler, body_reader, body_size
 from app.http.digests import announced, digest_headers
 from app.http.errors import text_answer
 from app.http.identity import caller, log_fact
-from app.http.listing import HARMLESS, folder_response
+from app.http.listing import HARMLESS, folder
 from app.http.parts import parts
 from app.http.paths import encode_path
-from app.http.responses import document_response, etags_of, file_response
+from app.http.reads import Asked, Description, DocumentRead, FactRead, FileRead, Otherwise, Read, Reads
 from app.protocols.maven.documents import ArchetypeCatalog, MetadataDocument
 from app.protocols.maven.names import ALGORITHMS, Catalog, File, Metadata, Sidecar, parse
 from app.protocols.maven.uploads import MOST_SIDECAR, check_metadata, compare_sidecar, read_small, store_file
 from app.repository.publishing import Target
-from app.repository.reading import Ask, Document, DocumentSource
+from app.repository.reading import Ask, Document, DocumentSource, Gate
 from app.upload.receiving import Expected
 
 FORMAT = "maven"
@@ -36,13 +38,15 @@ _LONGEST_PHRASE = 250
 _FRESH = {"Cache-Control": "no-cache"}
 
 
-@blueprint.errorhandler(ArkvoryError)
 def refusal(error: ArkvoryError) -> Response:
     """The message as the reason phrase too, which is all that mvn and Gradle show."""
     answer = text_answer(error)
     phrase = " ".join(error.message.encode("ascii", "replace").decode().split())[:_LONGEST_PHRASE]
     answer.status = f"{answer.status_code} {phrase}"
     return answer
+
+
+reads = Reads(blueprint, refusal)
 
 
 # Reading
@@ -53,22 +57,39 @@ def to_root(repository: str) -> Response:
     return Response(status=308, headers={"Location": f"{encode_path(repository)}/"})
 
 
-@blueprint.get("/<segment:repository>/", defaults={"path": ""})
-@blueprint.get("/<segment:repository>/<artifact:path>")
-def get(repository: str, path: str) -> Response:
+@reads.get("/<segment:repository>/", path="")
+@reads.get("/<segment:repository>/<artifact:path>")
+def get(asked: Asked, repository: str, path: str) -> Read | Otherwise:
     """A file, a document, the checksum of either, or a folder."""
-    ask = _ask(repository, path)
     if not path or path.endswith("/"):
-        return folder_response(ask)
+        return folder(asked, path)
     try:
-        address = parse(path)
+        return _read(path)
     except InvalidPath as error:
-        parts().reader.may_read(ask)
-        raise NotFound(error.message) from None
+        return functools.partial(_nothing, repository, path, error.message)
+
+
+@functools.lru_cache(4096)
+def _read(path: str) -> Read:
+    """Raises InvalidPath."""
+    address = parse(path)
     if isinstance(address, Sidecar):
-        return _sidecar(ask, address)
+        return _sidecar(address)
     source = _document_at(address)
-    return _file(ask) if source is None else _document(ask, source)
+    return FileRead(path, _file) if source is None else DocumentRead(path, source, _document)
+
+
+def _sidecar(sidecar: Sidecar) -> Read:
+    """Bare lower-case hex: of the bytes that are served, whatever a client sent."""
+    source = _document_at(sidecar.of)
+    if source is None:
+        return FactRead(sidecar.path, _FILE_SIDECARS[sidecar.algorithm])
+    return DocumentRead(sidecar.path, source, _DOCUMENT_SIDECARS[sidecar.algorithm], whole=True)
+
+
+def _nothing(repository: str, path: str, message: str) -> Response:
+    parts().reader.may_read(Ask(FORMAT, repository, path, caller()))
+    raise NotFound(message)
 
 
 def _document_at(address: File | Metadata | Catalog) -> DocumentSource | None:
@@ -77,42 +98,32 @@ def _document_at(address: File | Metadata | Catalog) -> DocumentSource | None:
     return ArchetypeCatalog() if isinstance(address, Catalog) else None
 
 
-def _file(ask: Ask) -> Response:
-    found, blob = parts().reader.open_blob(ask, parts().reader.find(ask))
-    gate = found.gate
-    return file_response(
-        request,
-        blob,
-        etag=gate.digest,
-        last_modified=gate.updated_at,
-        content_type=gate.content_type,
-        headers=_FRESH | HARMLESS | digest_headers(gate.checksums),
-    )
+def _file(gate: Gate) -> Description:
+    return Description(gate.digest, gate.content_type, _FRESH | HARMLESS | digest_headers(gate.checksums), gate.updated_at)
 
 
-def _document(ask: Ask, source: DocumentSource) -> Response:
-    made = parts().reader.document(ask, source, etags_of(request))
+def _document(made: Document) -> Description:
     # No bytes are made for a client that has them (304).
     checksums = {algorithm: _hash(made.body, algorithm) for algorithm in ALGORITHMS if made.body}
-    headers = _FRESH | HARMLESS | digest_headers(checksums)
-    return document_response(request, made.body, etag=made.etag, content_type=made.content_type, headers=headers)
+    return Description(made.etag, made.content_type, _FRESH | HARMLESS | digest_headers(checksums), body=made.body)
 
 
-def _sidecar(ask: Ask, sidecar: Sidecar) -> Response:
-    """Bare lower-case hex: of the bytes that are served, whatever a client sent."""
-    source = _document_at(sidecar.of)
-    if source is None:
-        gate = parts().reader.find(_ask(ask.repository, sidecar.path)).gate
-        checksum, etag, modified = gate.checksums.get(sidecar.algorithm), gate.digest, gate.updated_at
-        if checksum is None:
-            raise NotFound(f"the {sidecar.algorithm} of {sidecar.path!r} is not known")
-    else:
-        made: Document = parts().reader.document(_ask(ask.repository, sidecar.path), source)
-        checksum, etag, modified = _hash(made.body, sidecar.algorithm), made.etag, None
-    return document_response(
-        request, checksum.encode(), etag=f"{etag}-{sidecar.algorithm}", content_type="text/plain", last_modified=modified,
-        headers=_FRESH | HARMLESS,
-    )  # fmt: skip
+def _file_sidecar(algorithm: str, gate: Gate) -> Description:
+    if algorithm not in gate.checksums:
+        raise NotFound(f"the {algorithm} of {gate.path!r} is not known")
+    return _checksum(algorithm, gate.checksums[algorithm], gate.digest, gate.updated_at)
+
+
+def _document_sidecar(algorithm: str, made: Document) -> Description:
+    return _checksum(algorithm, _hash(made.body, algorithm), made.etag, None)
+
+
+def _checksum(algorithm: str, checksum: str, etag: str, modified: datetime | None) -> Description:
+    return Description(f"{etag}-{algorithm}", "text/plain", _FRESH | HARMLESS, modified, checksum.encode())
+
+
+_FILE_SIDECARS = {algorithm: functools.partial(_file_sidecar, algorithm) for algorithm in ALGORITHMS}
+_DOCUMENT_SIDECARS = {algorithm: functools.partial(_document_sidecar, algorithm) for algorithm in ALGORITHMS}
 
 
 def _hash(body: bytes, algorithm: str) -> str:
@@ -190,11 +201,6 @@ def _below(connection: Connection, repository_id: int, folder: str) -> list[str]
 
 
 # What they share
-
-
-def _ask(repository: str, path: str) -> Ask:
-    log_fact("repository", repository)
-    return Ask(FORMAT, repository, path, caller())
 
 
 def _target(repository: str) -> Target:

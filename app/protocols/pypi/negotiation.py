@@ -8,6 +8,7 @@ A client that accepts none of ours gets 406 (PEP 691 leaves the choice), with th
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +33,7 @@ HTML = Representation("html", "text/html", "text/html; charset=utf-8")
 _OFFERS = (JSON, HTML_V1, HTML)
 
 
+@functools.lru_cache(256)
 def negotiate(accept: str | None, wanted: str | None = None) -> Representation | None:
     """The form to answer with, or None when the client accepts none of them (406).
 

@@ -8,22 +8,23 @@ from typing import cast
 from flask import Blueprint, Response, redirect, request
 
 from app.errors import ArkvoryError, Conflict, Invalid, NotFound
-from app.http.addresses import public_base
 from app.http.bodies import body_reader, body_size, body_stream
 from app.http.errors import text_answer
 from app.http.identity import caller, log_fact
+from app.http.negotiation import takes_gzip
 from app.http.parts import parts
 from app.http.paths import encode_path
-from app.http.responses import document_response, etags_of, file_response
+from app.http.reads import Asked, Description, DocumentRead, FileRead, Otherwise, Read, Reads
 from app.protocols.pypi.documents import YANKED, ProjectIndex, ProjectPage, ReleaseDocument, files_of, release_rows
 from app.protocols.pypi.names import companion_of, is_normalised, normalised
 from app.protocols.pypi.negotiation import Representation, negotiate, unacceptable
 from app.protocols.pypi.uploads import store_upload
 from app.repository.publishing import Target
-from app.repository.reading import Ask, DocumentSource
+from app.repository.reading import Ask, Document, DocumentSource, Gate
 
 FORMAT = "pypi"
 blueprint = Blueprint(FORMAT, __name__, url_prefix="/pypi")
+reads = Reads(blueprint)
 
 MOST_REASON_BYTES = 2000
 MOST_STATUS_WORDS = 200
@@ -48,50 +49,77 @@ def to_index(repository: str) -> Response:
     return _moved("simple/" if request.path.endswith("/") else f"{encode_path(repository)}/simple/")
 
 
-@blueprint.get("/<segment:repository>/simple")
-@blueprint.get("/<segment:repository>/simple/")
-def index(repository: str) -> Response:
+@reads.get("/<segment:repository>/simple")
+@reads.get("/<segment:repository>/simple/")
+def index(asked: Asked, repository: str) -> Read | Otherwise:
     """All projects (PEP 503, 691)."""
-    if not request.path.endswith("/"):
-        return _moved("simple/")
-    return _page(_ask(repository, ""), ProjectIndex)
+    if not asked.path.endswith("/"):
+        return lambda: _moved("simple/")
+    return _page(asked, repository, "", ProjectIndex)
 
 
-@blueprint.get("/<segment:repository>/simple/<segment:project>")
-@blueprint.get("/<segment:repository>/simple/<segment:project>/")
-def project_page(repository: str, project: str) -> Response:
+@reads.get("/<segment:repository>/simple/<segment:project>")
+@reads.get("/<segment:repository>/simple/<segment:project>/")
+def project_page(asked: Asked, repository: str, project: str) -> Read | Otherwise:
     """All files of a project."""
-    slash = request.path.endswith("/")
+    slash = asked.path.endswith("/")
     if not is_normalised(project) or not slash:
-        return _moved(f"{'../' if slash else ''}{_project(project)}/")
-    base = _base(repository)
+        return lambda: _moved(f"{'../' if slash else ''}{_project(project)}/")
+    base = _base(asked, repository)
     origin = base if base.startswith("https://") else ""
-    return _page(_ask(repository, f"{project}/"), lambda form, coding: ProjectPage(form, coding, project, origin))
+    return _page(asked, repository, f"{project}/", lambda form, coding: ProjectPage(form, coding, project, origin))
 
 
-@blueprint.get("/<segment:repository>/files/<segment:project>/<segment:filename>")
-def file(repository: str, project: str, filename: str) -> Response:
+@reads.get("/<segment:repository>/files/<segment:project>/<segment:filename>")
+def file(asked: Asked, repository: str, project: str, filename: str) -> Read:
     """A file, or what stands beside it."""
-    ask = _ask(repository, f"{project}/{filename}")
-    found, blob = parts().reader.open_blob(ask, parts().reader.find(ask))
-    gate = found.gate
-    return file_response(request, blob, etag=gate.digest, last_modified=gate.updated_at, content_type=gate.content_type, headers=_FILE)
+    return FileRead(f"{project}/{filename}", _file)
 
 
-@blueprint.get("/<segment:repository>/pypi/<segment:project>/json")
-def project_json(repository: str, project: str) -> Response:
+@reads.get("/<segment:repository>/pypi/<segment:project>/json")
+def project_json(asked: Asked, repository: str, project: str) -> Read | Otherwise:
     """What is known of a project and its newest release."""
     if not is_normalised(project):
-        return _moved(f"../{_project(project)}/json")
-    return _document(_ask(repository, f"{project}/"), ReleaseDocument(project, None, _base(repository), _coding()))
+        return lambda: _moved(f"../{_project(project)}/json")
+    coding = _coding(asked)
+    return DocumentRead(f"{project}/", ReleaseDocument(project, None, _base(asked, repository), coding), _DOCUMENT[coding])
 
 
-@blueprint.get("/<segment:repository>/pypi/<segment:project>/<segment:version>/json")
-def release_json(repository: str, project: str, version: str) -> Response:
+@reads.get("/<segment:repository>/pypi/<segment:project>/<segment:version>/json")
+def release_json(asked: Asked, repository: str, project: str, version: str) -> Read | Otherwise:
     """The same of one release."""
     if not is_normalised(project):
-        return _moved(f"../../{_project(project)}/{encode_path(version)}/json")
-    return _document(_ask(repository, f"{project}/"), ReleaseDocument(project, version, _base(repository), _coding()))
+        return lambda: _moved(f"../../{_project(project)}/{encode_path(version)}/json")
+    coding = _coding(asked)
+    return DocumentRead(f"{project}/", ReleaseDocument(project, version, _base(asked, repository), coding), _DOCUMENT[coding])
+
+
+def _page(asked: Asked, repository: str, path: str, source: Callable[[Representation, str], DocumentSource]) -> Read | Otherwise:
+    form = negotiate(asked.header("Accept"), asked.argument("format"))
+    if form is None:
+        return lambda: _unacceptable(repository, path)
+    coding = _coding(asked)
+    return DocumentRead(path, source(form, coding), _DOCUMENT[coding])
+
+
+def _unacceptable(repository: str, path: str) -> Response:
+    parts().reader.may_read(Ask(FORMAT, repository, path, caller()))
+    return Response(f"{unacceptable()}\n", 406, {"Vary": "Accept"}, content_type="text/plain; charset=utf-8")
+
+
+def _file(gate: Gate) -> Description:
+    return Description(gate.digest, gate.content_type, _FILE, gate.updated_at)
+
+
+def _plain(made: Document) -> Description:
+    return Description(made.etag, made.content_type, _PAGE, body=made.body)
+
+
+def _compressed(made: Document) -> Description:
+    return Description(made.etag, made.content_type, _PAGE | {"Content-Encoding": "gzip"}, body=made.body)
+
+
+_DOCUMENT = {"": _plain, "gzip": _compressed}
 
 
 # Writing
@@ -160,37 +188,18 @@ def unyank(repository: str, project: str, version: str) -> Response:
 # What they share
 
 
-def _ask(repository: str, path: str) -> Ask:
-    log_fact("repository", repository)
-    return Ask(FORMAT, repository, path, caller())
-
-
 def _target(repository: str) -> Target:
     log_fact("repository", repository)
     return Target(FORMAT, repository, caller())
 
 
-def _base(repository: str) -> str:
+def _base(asked: Asked, repository: str) -> str:
     """The repository's absolute address, as the client sees it."""
-    return f"{public_base(request)}/{FORMAT}/{encode_path(repository)}/"
+    return f"{asked.base}/{FORMAT}/{encode_path(repository)}/"
 
 
-def _coding() -> str:
-    return "gzip" if request.accept_encodings.quality("gzip") > 0 and "Accept-Encoding" in request.headers else ""
-
-
-def _page(ask: Ask, source: Callable[[Representation, str], DocumentSource]) -> Response:
-    form = negotiate(request.headers.get("Accept"), request.args.get("format"))
-    if form is None:
-        parts().reader.may_read(ask)
-        return Response(f"{unacceptable()}\n", 406, {"Vary": "Accept"}, content_type="text/plain; charset=utf-8")
-    return _document(ask, source(form, _coding()))
-
-
-def _document(ask: Ask, source: DocumentSource) -> Response:
-    made = parts().reader.document(ask, source, etags_of(request))
-    headers = _PAGE | ({"Content-Encoding": "gzip"} if _coding() else {})
-    return document_response(request, made.body, etag=made.etag, content_type=made.content_type, headers=headers)
+def _coding(asked: Asked) -> str:
+    return "gzip" if takes_gzip(asked.header("Accept-Encoding")) else ""
 
 
 def _moved(reference: str) -> Response:

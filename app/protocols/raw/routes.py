@@ -13,16 +13,18 @@ from app.http.bodies import body_filler, body_size, body_stream
 from app.http.digests import announced, digest_headers
 from app.http.forms import FilePart, Limits, read_form
 from app.http.identity import caller, log_fact
-from app.http.listing import HARMLESS, folder_response
+from app.http.listing import HARMLESS, folder
 from app.http.parts import parts
 from app.http.paths import encode_path
-from app.http.responses import content_disposition, file_response
+from app.http.reads import Asked, Description, FileRead, Read, Reads
+from app.http.responses import content_disposition
 from app.repository.names import check_path
 from app.repository.publishing import Conditions, NewFile, Published, Target
-from app.repository.reading import Ask, Found
+from app.repository.reading import Gate
 from app.upload.receiving import Expected
 
 blueprint = Blueprint("raw", __name__, url_prefix="/raw")
+reads = Reads(blueprint)
 
 MOST_CONTENT_TYPE = 255
 MOST_FILES = 100
@@ -35,23 +37,16 @@ def to_root(repository: str) -> Response:
     return Response(status=308, headers={"Location": f"{encode_path(repository)}/"})
 
 
-@blueprint.get("/<segment:repository>/", defaults={"path": ""})
-@blueprint.get("/<segment:repository>/<artifact:path>")
-def get(repository: str, path: str) -> Response:
+@reads.get("/<segment:repository>/", path="")
+@reads.get("/<segment:repository>/<artifact:path>")
+def get(asked: Asked, repository: str, path: str) -> Read:
     """A file with its validators and digests, or (path ending in a slash) a folder."""
-    log_fact("repository", repository)
-    ask = Ask("raw", repository, path, caller())
-    if not path or path.endswith("/"):
-        return folder_response(ask)
-    found, blob = parts().reader.open_blob(ask, parts().reader.find(ask))
-    return file_response(
-        request,
-        blob,
-        etag=found.gate.digest,
-        last_modified=found.gate.updated_at,
-        content_type=found.gate.content_type,
-        headers=HARMLESS | digest_headers(found.gate.checksums) | _disposition(found),
-    )
+    return folder(asked, path) if not path or path.endswith("/") else FileRead(path, _file)
+
+
+def _file(gate: Gate) -> Description:
+    disposition = {"Content-Disposition": content_disposition(gate.path.rsplit("/", 1)[-1], "inline")}
+    return Description(gate.digest, gate.content_type, HARMLESS | digest_headers(gate.checksums) | disposition, gate.updated_at)
 
 
 @blueprint.put("/<segment:repository>/<artifact:path>")
@@ -129,7 +124,3 @@ def _stored(published: Published) -> Response:
         headers["Location"] = public_base(request) + request.path
         return Response(f"{published.path} is stored\n", 201, headers, content_type="text/plain; charset=utf-8")
     return Response(status=204, headers=headers)
-
-
-def _disposition(found: Found) -> dict[str, str]:
-    return {"Content-Disposition": content_disposition(found.gate.path.rsplit("/", 1)[-1], "inline")}

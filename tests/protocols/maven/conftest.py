@@ -15,12 +15,13 @@ from werkzeug.test import TestResponse
 from app.http import errors
 from app.http.parts import Parts, build_parts
 from app.http.paths import route_on_raw_paths
-from app.protocols.maven.routes import blueprint
+from app.protocols.maven.routes import blueprint, reads
 from config.settings import Settings
+from tests.support.bothways import both_ways
 
 
 class Room:
-    """Requests to `/maven/mvn/`, as the administrator unless `anonymous`."""
+    """Requests to `/maven/mvn/`, as the administrator unless `anonymous`; reads by both paths."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -29,13 +30,13 @@ class Room:
         self.app.extensions["arkvory"] = parts
         errors.register(self.app)
         self.app.register_blueprint(blueprint)
-        self.client = self.app.test_client()
+        self.client = both_ways(self.app, parts, reads)
 
     def request(self, method: str, path: str, *, anonymous: bool = False, repository: str = "mvn", **options: Any) -> TestResponse:
         headers = dict(options.pop("headers", {}))
         if not anonymous:
             headers["Authorization"] = "Bearer local"
-        return self.app.test_client().open(f"/maven/{repository}/{path}", method=method, headers=headers, **options)
+        return self.client.open(f"/maven/{repository}/{path}", method=method, headers=headers, **options)
 
     def get(self, path: str, **options: Any) -> TestResponse:
         return self.request("GET", path, **options)

@@ -15,13 +15,14 @@ from app.http import errors
 from app.http.parts import Parts, build_parts
 from app.http.paths import route_on_raw_paths
 from app.protocols.pypi.readers import readers
-from app.protocols.pypi.routes import blueprint
+from app.protocols.pypi.routes import blueprint, reads
 from config.settings import Settings
 from tests.protocols.pypi.packages import CONTENT_TYPE, form_of
+from tests.support.bothways import both_ways
 
 
 class Room:
-    """Requests to `/pypi/py/`, as the administrator unless `anonymous`."""
+    """Requests to `/pypi/py/`, as the administrator unless `anonymous`; reads by both paths."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -30,7 +31,7 @@ class Room:
         self.app.extensions["arkvory"] = parts
         errors.register(self.app)
         self.app.register_blueprint(blueprint)
-        self.client = self.app.test_client()
+        self.client = both_ways(self.app, parts, reads)
 
     def request(self, method: str, path: str, *, anonymous: bool = False, **options: Any) -> TestResponse:
         headers = dict(options.pop("headers", {}))

@@ -1,0 +1,221 @@
+"""What rooms say of their addresses for reading, once, for Flask and for the short path.
+
+    reads = Reads(blueprint)
+
+    @reads.get("/<segment:repository>/<artifact:path>")
+    def get(asked: Asked, repository: str, path: str) -> Read:
+        return FileRead(path, describe)
+
+Such a function is pure: it says what the address stands for, and with `describe` how that is sent. Who asks, whether they may, and what
+is there now is found out afterwards, by the same calls on either path. Where an address stands for something else (a redirect) it
+gives a function that makes the answer, which only Flask calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from flask import Blueprint, Request, Response, request
+
+from app.access.identity import Caller
+from app.errors import ArkvoryError
+from app.http.addresses import base_address
+from app.http.errors import text_answer
+from app.http.identity import caller, note
+from app.http.parts import Parts, parts
+from app.http.paths import decode_path, decode_segment
+from app.http.responses import document_response, etags_of, file_response
+from app.repository.reading import Ask, Document, DocumentSource, Gate, Reader
+from app.storage import OpenBlob
+from config import Settings
+
+_CONVERTER = re.compile(r"<(segment|artifact):(\w+)>")
+_DECODERS: Mapping[str, tuple[str, Callable[[str], str]]] = {"segment": ("([^/]+)", decode_segment), "artifact": ("(.+)", decode_path)}
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a request says beside its address; `path` is the encoded one."""
+
+    environ: Mapping[str, Any]
+    path: str
+    settings: Settings
+
+    def header(self, name: str) -> str | None:
+        value: str | None = self.environ.get(f"HTTP_{name.upper().replace('-', '_')}")
+        return value
+
+    def argument(self, name: str) -> str | None:
+        """The first value of an argument of the query."""
+        return Request(dict(self.environ)).args.get(name) if self.environ.get("QUERY_STRING") else None
+
+    @property
+    def base(self) -> str:
+        """See `addresses.public_base`."""
+        return base_address(self.environ, self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """An answer but for what conditions make of it; `body` null means the artifact's own bytes. `etag` is unquoted and strong."""
+
+    etag: str
+    content_type: str
+    headers: Mapping[str, str]
+    last_modified: datetime | None = None
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """The artifact at a path."""
+
+    path: str
+    describe: Callable[[Gate], Description]
+
+    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> tuple[Gate, OpenBlob | None]:
+        found, blob = reader.open_blob(ask, reader.find(ask))
+        return found.gate, blob
+
+
+@dataclass(frozen=True, slots=True)
+class FactRead:
+    """Something that is known of the artifact at a path without its bytes."""
+
+    path: str
+    describe: Callable[[Gate], Description]
+
+    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> tuple[Gate, OpenBlob | None]:
+        return reader.find(ask).gate, None
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRead:
+    """A derived document, for those who may read `path`; without `whole` a client that has it (304) may be answered without its bytes."""
+
+    path: str
+    source: DocumentSource
+    describe: Callable[[Document], Description]
+    whole: bool = False
+
+    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> tuple[Document, OpenBlob | None]:
+        return reader.document(ask, self.source, frozenset() if self.whole else etags_of(environ)), None
+
+
+Read = FileRead | FactRead | DocumentRead
+Otherwise = Callable[[], Response]
+Address = Callable[..., Read | Otherwise]
+
+
+def load(
+    house: Parts, format_name: str, repository: str, read: Read, who: Caller, environ: Mapping[str, Any]
+) -> tuple[Gate | Document, OpenBlob | None]:
+    """What is there now, for this caller, and its bytes where they are its own. Raises what `Reader` raises."""
+    return read.load(house.reader, Ask(format_name, repository, read.path, who), environ)
+
+
+def respond(asked: Request, about: Description, blob: OpenBlob | None) -> Response:
+    """The answer with its conditions; owns `blob` from here on."""
+    if blob is None:
+        return document_response(
+            asked, about.body or b"", etag=about.etag, content_type=about.content_type, last_modified=about.last_modified,
+            headers=about.headers,
+        )  # fmt: skip
+    assert about.last_modified is not None
+    return file_response(
+        asked, blob, etag=about.etag, last_modified=about.last_modified, content_type=about.content_type, headers=about.headers
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One address of a room: encoded paths that `pattern` matches, whose groups `decoders` turn into what `address` takes."""
+
+    endpoint: str
+    pattern: re.Pattern[str]
+    names: tuple[str, ...]
+    decoders: tuple[Callable[[str], str], ...]
+    defaults: Mapping[str, str]
+    address: Address
+    room: Reads
+
+    def arguments(self, path: str) -> dict[str, str] | None:
+        """Null when the address is another one. Raises InvalidPath."""
+        match = self.pattern.fullmatch(path)
+        if match is None:
+            return None
+        found = {name: decode(text) for name, decode, text in zip(self.names, self.decoders, match.groups(), strict=True)}
+        return {**found, **self.defaults}
+
+
+class Reads:
+    """A room's addresses for reading, below its blueprint's, whose name is the format; `refusal` renders errors in its clients' form."""
+
+    def __init__(self, blueprint: Blueprint, refusal: Callable[[ArkvoryError], Response] = text_answer) -> None:
+        assert blueprint.url_prefix is not None
+        self.format = blueprint.name
+        self.prefix = blueprint.url_prefix
+        self.refusal = refusal
+        self.routes: list[Route] = []
+        self._blueprint = blueprint
+        self._views: dict[str, Callable[..., Response]] = {}
+        blueprint.register_error_handler(ArkvoryError, refusal)
+
+    def get(self, rule: str, **defaults: str) -> Callable[[Address], Address]:
+        """GET and HEAD of what `rule` describes are answered by what the decorated function says."""
+
+        def register(address: Address) -> Address:
+            name = getattr(address, "__name__")  # noqa: B009  # a callable in general has none
+            view = self._views.setdefault(name, self._view(address))
+            self._blueprint.add_url_rule(rule, name, view, methods=["GET"], defaults=defaults)
+            self.routes.append(Route(f"{self.format}.{name}", *_compiled(self.prefix + rule), defaults, address, self))
+            return address
+
+        return register
+
+    def _view(self, address: Address) -> Callable[..., Response]:
+        def view(repository: str, **more: str) -> Response:
+            environ, house = request.environ, parts()
+            note(environ, "repository", repository)
+            read = address(Asked(environ, environ["PATH_INFO"], house.settings), repository=repository, **more)
+            if not isinstance(read, Read):
+                return read()
+            thing, blob = load(house, self.format, repository, read, caller(), environ)
+            with giving_back(blob):
+                about = read.describe(thing)  # type: ignore[arg-type]  # each kind of read loads what its own function takes
+            return respond(request, about, blob)
+
+        return view
+
+
+@contextlib.contextmanager
+def giving_back(blob: OpenBlob | None) -> Iterator[None]:
+    """Close it when what is done inside fails."""
+    try:
+        yield
+    except BaseException:
+        if blob is not None:
+            blob.close()
+        raise
+
+
+def _compiled(rule: str) -> tuple[re.Pattern[str], tuple[str, ...], tuple[Callable[[str], str], ...]]:
+    pieces = list(_pieces(rule))
+    pattern = "".join(_DECODERS[kind][0] if name else re.escape(kind) for kind, name in pieces)
+    names = tuple(name for _, name in pieces if name)
+    return re.compile(pattern), names, tuple(_DECODERS[kind][1] for kind, name in pieces if name)
+
+
+def _pieces(rule: str) -> Iterator[tuple[str, str]]:
+    """Literal text with an empty name, and converters with theirs."""
+    position = 0
+    for match in _CONVERTER.finditer(rule):
+        yield rule[position : match.start()], ""
+        yield match.group(1), match.group(2)
+        position = match.end()
+    yield rule[position:], ""
