@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from app.access.identity import Caller, DeployScope, Identities, Identity
 from app.cache import keys
 from app.cache.installation import Installation, read_switches
-from app.cache.snapshots import Snapshot, unknown_repository
+from app.cache.snapshots import Snapshot, read_snapshot, unknown_repository
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
@@ -78,6 +78,24 @@ def deployed(scope: DeployScope, repository_id: int, permission: str) -> Grant:
 def needs_login(repository: str) -> Unauthenticated:
     """The same words whether it exists or not: nobody learns names without a login."""
     return Unauthenticated(f"repository {repository!r} does not exist or needs a login")
+
+
+def find_repository(
+    connection: Connection, caller: Caller, name: str, tenant: str = "default", format_name: str | None = None
+) -> Snapshot:
+    """A repository as it is now, of that format where one is asked for.
+
+    Raises NotFound; for nobody Unauthenticated, so that names cannot be guessed.
+    """
+    try:
+        snapshot = read_snapshot(connection, tenant, name)
+        if format_name not in (None, snapshot.format):
+            raise unknown_repository(name)
+    except NotFound:
+        if caller.identity is None:
+            raise needs_login(name) from None
+        raise
+    return snapshot
 
 
 def _token_allows(snapshot: Snapshot, identity: Identity, permission: str) -> bool:

@@ -8,10 +8,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from app.access.decision import MANAGE, PERMISSIONS, Access, needs_login
+from app.access.decision import MANAGE, PERMISSIONS, Access, find_repository
 from app.access.identity import Caller
 from app.cache.changes import Transaction, Transactions
-from app.cache.snapshots import Snapshot, read_snapshot
+from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
@@ -97,16 +97,6 @@ def managed(access: Access, connection: Connection, caller: Caller, repository: 
     if same_as is not None and snapshot.id != same_as:
         raise NotFound(f"repository {repository!r} was deleted meanwhile")
     return snapshot
-
-
-def find_repository(connection: Connection, caller: Caller, name: str) -> Snapshot:
-    """A repository as it is now. Raises NotFound; for nobody Unauthenticated, so that names cannot be guessed."""
-    try:
-        return read_snapshot(connection, "default", name)
-    except NotFound:
-        if caller.identity is None:
-            raise needs_login(name) from None
-        raise
 
 
 def _subject(subject: str) -> tuple[str, str]:

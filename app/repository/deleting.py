@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from app.access.decision import DELETE, WRITE, Access, needs_login
+from app.access.decision import DELETE, WRITE, Access, find_repository
 from app.cache.changes import Transaction, Transactions, UploadState
-from app.cache.snapshots import Snapshot, read_snapshot, unknown_repository
+from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
 from app.errors import NotAllowedHere, NotFound
@@ -81,15 +81,7 @@ class Editor:
 
 
 def _read(connection: Connection, target: Target) -> Snapshot:
-    try:
-        snapshot = read_snapshot(connection, target.tenant, target.repository)
-        if snapshot.format != target.format:
-            raise unknown_repository(target.repository)
-    except NotFound as error:
-        if target.caller.identity is None:
-            raise needs_login(target.repository) from None
-        raise error
-    return snapshot
+    return find_repository(connection, target.caller, target.repository, target.tenant, target.format)
 
 
 def _with_companions(format_name: str, paths: Sequence[str]) -> list[str]:

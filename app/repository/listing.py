@@ -14,9 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from app.access.authority import Authority
-from app.access.decision import MANAGE, READ, Access, Grant, deployed
+from app.access.decision import MANAGE, READ, Access, Grant, deployed, find_repository
 from app.access.identity import Caller, Identity
-from app.access.rules import find_repository
 from app.access.visibility import APPLIES, KNOWN, subject
 from app.cache.snapshots import EPOCHS, FACTS, Snapshot, snapshot_of
 from app.database.engines import Database

@@ -19,6 +19,14 @@ def check_repository_name(name: str) -> str:
     return name
 
 
+CONTENT_TYPE_CHARACTERS = 255
+
+
+def is_content_type(value: str) -> bool:
+    """Whether it can stand in an answer's header as it is."""
+    return len(value) <= CONTENT_TYPE_CHARACTERS and value.isascii() and value.isprintable()
+
+
 def check_path(path: str, *, folder: bool = False) -> str:
     """An artifact's path: exact, at most 1,024 bytes, nothing that could mean another place. Raises InvalidPath.
 

@@ -23,16 +23,16 @@ from typing import Any
 import gevent
 from sqlalchemy import Connection, Row, text
 
-from app.access.decision import WRITE, Access, needs_login
+from app.access.decision import WRITE, Access, find_repository
 from app.access.identity import Caller
 from app.cache.changes import Transaction, Transactions, UploadState
-from app.cache.snapshots import Snapshot, read_snapshot, unknown_repository
+from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
 from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed, Unavailable
 from app.repository.blobs import Blobs, BlobVanished
 from app.repository.formats import FORMATS, check_version_policy, is_written_once, write_policy
-from app.repository.names import check_path
+from app.repository.names import check_path, is_content_type
 from app.repository.quarantine import apply_rules, held_paths
 from app.repository.reading import check_online
 from app.repository.writable import settings_for_writing
@@ -42,7 +42,6 @@ from app.upload.places import Places
 from app.upload.receiving import Expected, Received, Receiver
 
 PLACING_TRIES = 5
-MOST_CONTENT_TYPE = 255
 
 
 @dataclass(frozen=True)
@@ -251,14 +250,7 @@ class Publisher:
 
     def _check_right(self, connection: Connection, target: Target, paths: Iterable[str | None]) -> tuple[Snapshot, Mapping[str, Any]]:
         """C10: from the database, in the order of reads. Raises the errors of `begin`."""
-        try:
-            snapshot = read_snapshot(connection, target.tenant, target.repository)
-            if snapshot.format != target.format:
-                raise unknown_repository(target.repository)
-        except NotFound as error:
-            if target.caller.identity is None:
-                raise needs_login(target.repository) from None
-            raise error
+        snapshot = find_repository(connection, target.caller, target.repository, target.tenant, target.format)
         check_online(snapshot)
         for path in paths:
             self._access.require_now(connection, target.caller, snapshot, WRITE, path)
@@ -277,7 +269,7 @@ class Publisher:
         """Place the blobs, then publish in one transaction; again when cleanup took a blob in between (W3)."""
         for each in files:
             check_path(each.path)
-            if not each.content_type.isascii() or not each.content_type.isprintable() or len(each.content_type) > MOST_CONTENT_TYPE:
+            if not is_content_type(each.content_type):
                 raise Invalid(f"the content type of {each.path!r} is not one", field="Content-Type")
         if len({each.path for each in files}) != len(files):
             raise Invalid("two files of one upload have the same name")

@@ -15,9 +15,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from app.access.decision import MANAGE, Access
+from app.access.decision import MANAGE, Access, find_repository
 from app.access.identity import Caller
-from app.access.rules import find_repository
 from app.cache.changes import Transaction, Transactions
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database

@@ -18,11 +18,11 @@ from typing import Any, NoReturn, Protocol
 import gevent
 from sqlalchemy import Connection, Row, text
 
-from app.access.decision import READ, Access, needs_login
+from app.access.decision import READ, Access, find_repository, needs_login
 from app.access.identity import Caller
 from app.cache import keys
 from app.cache.single import Interrupted, SingleFlight
-from app.cache.snapshots import Snapshot, Snapshots, read_snapshot, unknown_repository
+from app.cache.snapshots import Snapshot, Snapshots, unknown_repository
 from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
@@ -276,11 +276,7 @@ class Reader:
         return self._keep_gate(snapshot, ask, row)
 
     def _decide_in(self, connection: Connection, ask: Ask) -> Snapshot:
-        try:
-            snapshot = read_snapshot(connection, ask.tenant, ask.repository)
-            _check_format(snapshot, ask)
-        except NotFound as error:
-            raise _hidden(error, ask) from None
+        snapshot = find_repository(connection, ask.caller, ask.repository, ask.tenant, ask.format)
         check_online(snapshot)
         self._access.require_now(connection, ask.caller, snapshot, READ, ask.path)
         return snapshot

@@ -12,9 +12,8 @@ from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import IntegrityError
 
 from app.access.authority import Authority
-from app.access.decision import MANAGE, Access
+from app.access.decision import MANAGE, Access, find_repository
 from app.access.identity import Caller
-from app.access.rules import find_repository
 from app.access.visibility import KNOWN, subject
 from app.cache.changes import Transaction, Transactions
 from app.cache.snapshots import Snapshot, unknown_repository

@@ -16,6 +16,7 @@ import pytest
 import requests
 
 from app.cluster import localserver
+from tests.support import clients
 from tests.support.server import ROOT, Server, free_port
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -278,9 +279,7 @@ def test_serve_starts_from_any_folder_even_one_with_a_module_of_that_name(make_s
     server = make_server(start=False)
     for name in ("wsgi.py", "app.py", "config.py"):
         (tmp_path / name).write_text("raise SystemExit('the wrong module')")
-    script = Path(sys.executable).parent / "arkvory"
-    if not script.exists():
-        pytest.skip("the entry point is not installed")
+    script = clients.require("arkvory")
     server.folder.mkdir(exist_ok=True)
     with open(server.folder / "log", "ab") as log:
         server.process = subprocess.Popen(

@@ -18,7 +18,7 @@ from app.http.parts import parts
 from app.http.paths import encode_path
 from app.http.reads import Asked, Description, FileRead, Read, Reads
 from app.http.responses import content_disposition
-from app.repository.names import check_path
+from app.repository.names import check_path, is_content_type
 from app.repository.publishing import Conditions, NewFile, Published, Target
 from app.repository.reading import Gate
 from app.upload.receiving import Expected
@@ -26,7 +26,6 @@ from app.upload.receiving import Expected
 blueprint = Blueprint("raw", __name__, url_prefix="/raw")
 reads = Reads(blueprint)
 
-MOST_CONTENT_TYPE = 255
 MOST_FILES = 100
 # What clients say when they have not been told what the body is.
 _UNTOLD = {"", "application/x-www-form-urlencoded"}
@@ -95,7 +94,7 @@ def delete(repository: str, path: str) -> Response:
 
 def _known_type(told: str, path: str) -> str:
     """What the client said, else what the name's ending says."""
-    if is_header_value(told) and told.partition(";")[0].strip().lower() not in _UNTOLD:
+    if is_content_type(told) and told.partition(";")[0].strip().lower() not in _UNTOLD:
         return told
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
@@ -111,11 +110,6 @@ def _tags(header: str, given: ETags, *, weak: bool) -> frozenset[str] | None:
     if header not in request.headers:
         return None
     return frozenset({"*"}) if given.star_tag else frozenset(given.as_set(include_weak=weak))
-
-
-def is_header_value(value: str) -> bool:
-    """Whether it can stand in an answer's header as it is."""
-    return len(value) <= MOST_CONTENT_TYPE and value.isascii() and value.isprintable()
 
 
 def _stored(published: Published) -> Response:
