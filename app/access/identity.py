@@ -9,10 +9,10 @@ for a name or an address that has guessed too often (`throttle.py`).
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +35,8 @@ TOKEN_PREFIX = "arkv_"
 WRONG = "wrong user name, password or token"
 PASSWORD_CHECKS_AT_ONCE = 2
 PASSWORD_WAIT_SECONDS = 10.0
+# Of what clients send their credentials in; beyond, those longest unused go.
+MOST_FORMS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,38 @@ class Passwords:
             return False
 
 
+class Digests:
+    """Keyed digests of credentials. Memory holds these only: a dump of it does not give away secrets, nor a dictionary for them.
+
+    A form is all that a client sends its credential in (a header, whatever its spelling). Which credential stands in one is remembered by
+    a digest too, once that credential was accepted: whoever sends the same again costs one hash. It is no opinion about the credential.
+    """
+
+    def __init__(self) -> None:
+        self._key = os.urandom(32)
+        self._forms: OrderedDict[bytes, bytes] = OrderedDict()
+
+    def of(self, credential: Credential) -> bytes:
+        name = "" if credential.is_token else credential.name
+        return self._keyed(f"{len(name)}:{name}{credential.secret}", b"credential")
+
+    def of_form(self, form: str) -> bytes | None:
+        """The digest of the credential that stands in it; null for one that was not remembered."""
+        key = self._keyed(form, b"form")
+        found = self._forms.get(key)
+        if found is not None:
+            self._forms.move_to_end(key)
+        return found
+
+    def remember(self, form: str, credential: Credential) -> None:
+        self._forms[self._keyed(form, b"form")] = self.of(credential)
+        if len(self._forms) > MOST_FORMS:
+            self._forms.popitem(last=False)
+
+    def _keyed(self, message: str, use: bytes) -> bytes:
+        return hashlib.blake2b(message.encode("utf-8", "surrogateescape"), digest_size=32, key=self._key, person=use).digest()
+
+
 class Identities:
     """Answers `who is this`, from memory when it can."""
 
@@ -215,15 +249,20 @@ class Identities:
         self._database = database
         self._cache = cache
         self.passwords = Passwords(cache, throttle)
-        # Memory holds keyed digests only: a dump of it does not give away secrets, nor a dictionary for them.
-        self._key = os.urandom(32)
+        self.digests = Digests()
 
     def identify(self, credential: Credential, address: str = "") -> Identity:
         """Raises Unauthenticated when the credential is wrong, expired or its user disabled; TooManyLogins after too many guesses."""
-        digest = self._digest(credential)
+        digest = self.digests.of(credential)
+        return self.kept(digest) or self.fetch(digest, credential, address)
+
+    def kept(self, digest: bytes) -> Identity | None:
+        """Whom memory knows by a credential's digest; whoever is told null goes on to `fetch`."""
         kept: Identity | None = self._cache.identities.get(keys.for_identity(digest))
-        if kept is not None and self.is_current(kept):
-            return kept
+        return kept if self.is_current(kept) else None
+
+    def fetch(self, digest: bytes, credential: Credential, address: str) -> Identity:
+        """From the database. Raises as `identify`."""
         identity = self._by_token(credential) if credential.is_token else self._by_password(credential, digest, address)
         if identity.deploy is None:
             self._cache.observe_user(identity.user_id, identity.revision)
@@ -245,11 +284,6 @@ class Identities:
         if row is None or row.disabled or row.password_hash != identity.proof:
             raise Unauthenticated(WRONG)
         return _user_identity(row)
-
-    def _digest(self, credential: Credential) -> bytes:
-        name = "" if credential.is_token else credential.name
-        message = f"{len(name)}:{name}{credential.secret}".encode("utf-8", "surrogateescape")
-        return hmac.digest(self._key, message, "sha256")
 
     def is_current(self, identity: Identity | None) -> bool:
         """Whether nothing that this process knows of has ended or changed it since it was read, nor may have (C2)."""

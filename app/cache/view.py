@@ -19,12 +19,7 @@ class Epochs(NamedTuple):
 
     def joined(self, other: Epochs) -> Epochs:
         """The larger of each."""
-        return Epochs(
-            max(self.metadata, other.metadata),
-            max(self.authorization, other.authorization),
-            max(self.content, other.content),
-            max(self.members, other.members),
-        )
+        return self if self == other else Epochs._make(map(max, self, other))
 
 
 NO_EPOCHS = Epochs(0, 0, 0, 0)

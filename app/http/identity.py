@@ -42,16 +42,33 @@ def note(environ: dict[str, Any], name: str, value: str) -> None:
 
 
 def _identity(house: Parts, environ: Mapping[str, Any]) -> Identity | None:
-    if "HTTP_AUTHORIZATION" not in environ:
+    form = environ.get("HTTP_AUTHORIZATION")
+    if form is None:
         return None
-    given = Authorization.from_header(environ["HTTP_AUTHORIZATION"])
+    identities = house.identities
+    digest = identities.digests.of_form(form)
+    if digest is not None and (kept := identities.kept(digest)) is not None:
+        return kept
+    credential = _credential(form, house.local_secret)
+    if credential is None:
+        return LOCAL
+    if digest is not None:
+        return identities.fetch(digest, credential, remote_address(environ))
+    identity = identities.identify(credential, remote_address(environ))
+    identities.digests.remember(form, credential)
+    return identity
+
+
+def _credential(form: str, local_secret: str) -> Credential | None:
+    """What stands in an Authorization header; null for the secret of this machine's commands. Raises Unauthenticated."""
+    given = Authorization.from_header(form)
     if given is None or given.type not in {"basic", "bearer"}:
         raise Unauthenticated("the Authorization header is neither Basic nor Bearer, or malformed")
     if given.type == "basic":
-        return house.identities.identify(Credential(given.username or "", given.password or ""), remote_address(environ))
+        return Credential(given.username or "", given.password or "")
     token = given.token or ""
-    if house.local_secret and hmac.compare_digest(token.encode(), house.local_secret.encode()):
-        return LOCAL
+    if local_secret and hmac.compare_digest(token.encode(), local_secret.encode()):
+        return None
     if not Credential("", token).is_token:
         raise Unauthenticated("the Bearer token is not one of this server's")
-    return house.identities.identify(Credential("", token))
+    return Credential("", token)

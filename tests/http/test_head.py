@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app.http.head import BadHead, parse_head, split_host
+from app.http.head import BadHead, is_text, parse_head, split_host
 from tests.http.edge import Edge
 
 GOOD = b"GET / HTTP/1.1\r\nHost: a"
@@ -52,6 +55,15 @@ def post(*lines: bytes, version: bytes = b"1.1") -> bytes:
 ])
 def test_a_malformed_head_is_400(head: bytes) -> None:
     assert status_of(head) == 400
+
+
+NOT_TEXT = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n")
+
+
+@given(st.text("ab\r\n\t\0\x7f", max_size=9).map(str.encode), st.integers(0, 9))
+def test_text_is_what_holds_no_control_character_and_no_half_line_end(data: bytes, start: int) -> None:
+    for given_as in (data, bytearray(data)):
+        assert is_text(given_as, min(start, len(data))) is (NOT_TEXT.search(data, start) is None)
 
 
 @pytest.mark.parametrize("lines", [
