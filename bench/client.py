@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import http.client
 import multiprocessing
 import os
 import re
@@ -12,17 +13,21 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 MIB = 1024 * 1024
 BLOCK = 16 * MIB
 PATIENCE = 120.0
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: chunked\r\n", re.IGNORECASE)
+_CLOSING = re.compile(rb"\r\nconnection: close\r\n", re.IGNORECASE)
+_LAST_CHUNK = b"0\r\n\r\n"
 _spawn = multiprocessing.get_context("spawn")
 _block = bytearray()
 
@@ -159,14 +164,17 @@ class Load:
 
 
 class _Caller:
-    """One connection that sends the next request once the answer to the former is complete."""
+    """One connection that sends the next request once the answer to the former is complete; another one where the server closes it."""
 
     def __init__(self, port: int, requests: Iterator[bytes], allowed: frozenset[int]) -> None:
         self.socket = connect(port)
+        self.closing = False
+        self._port = port
         self._requests = requests
         self._allowed = allowed
         self._buffer = b""
-        self._left = -1
+        self._left: int | None = None
+        self._tail: bytes | None = None
         self._bodyless = False
 
     def send_next(self) -> bool:
@@ -175,7 +183,7 @@ class _Caller:
         if asked is None:
             return False
         self._bodyless = asked.startswith(b"HEAD ")
-        self._buffer, self._left = b"", -1
+        self._buffer, self._left, self._tail = b"", None, None
         self.socket.sendall(asked)
         return True
 
@@ -184,22 +192,33 @@ class _Caller:
         data = self.socket.recv(262144)
         if not data:
             raise RuntimeError("the server closed a connection")
-        if self._left < 0:
+        if self._left is None:
             self._buffer += data
             end = self._buffer.find(b"\r\n\r\n")
             if end < 0:
                 return False
-            self._left = self._length(self._buffer[: end + 2]) - (len(self._buffer) - end - 4)
-        else:
-            self._left -= len(data)
-        return self._left <= 0
+            data = self._buffer[end + 4 :]
+            self._read_head(self._buffer[: end + 2])
+        assert self._left is not None
+        self._left -= len(data)
+        if self._tail is None:
+            return self._left <= 0
+        self._tail = (self._tail + data)[-len(_LAST_CHUNK) :]
+        return self._tail == _LAST_CHUNK
 
-    def _length(self, head: bytes) -> int:
+    def reconnect(self) -> None:
+        self.socket.close()
+        self.socket, self.closing = connect(self._port), False
+
+    def _read_head(self, head: bytes) -> None:
         status = int(head[9:12])
         if status not in self._allowed:
             raise RuntimeError(f"unexpected answer {head!r}")
         found = _LENGTH.search(head)
-        return 0 if self._bodyless or status in (204, 304) or found is None else int(found[1])
+        bodyless = self._bodyless or status in (204, 304)
+        self._left = 0 if bodyless or found is None else int(found[1])
+        self._tail = b"" if not bodyless and _CHUNKED.search(head) else None
+        self.closing = _CLOSING.search(head) is not None
 
 
 def load(port: int, requests: Sequence[bytes], connections: int, seconds: float, allowed: Sequence[int] = (200,)) -> Load:
@@ -218,7 +237,13 @@ def load(port: int, requests: Sequence[bytes], connections: int, seconds: float,
         for fd, _ in poller.poll(deadline - now):
             if by_fd[fd].receive():
                 count += 1
-                busy -= not by_fd[fd].send_next()
+                caller = by_fd[fd]
+                if caller.closing:
+                    poller.unregister(fd)
+                    caller.reconnect()
+                    by_fd[caller.socket.fileno()] = caller
+                    poller.register(caller.socket, select.EPOLLIN)
+                busy -= not caller.send_next()
     taken = time.perf_counter() - began
     poller.close()
     for caller in callers:
@@ -231,6 +256,41 @@ def load(port: int, requests: Sequence[bytes], connections: int, seconds: float,
 def _cycle(requests: Sequence[bytes]) -> Iterator[bytes]:
     while True:
         yield from requests
+
+
+# Requests one after the other
+
+
+class Step(NamedTuple):
+    """A request whose answer must have one of `statuses`; its `path` may hold `{location}`, what the answer before said."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    statuses: tuple[int, ...] = (200, 201)
+
+
+def walk(port: int, steps: Sequence[Step]) -> float:
+    """Send them over one connection (another one where the server closes it); seconds from the first to the last answer."""
+    connection, location = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE), ""
+    connection.connect()
+    began = time.perf_counter()
+    for step in steps:
+        connection.request(step.method, step.path.replace("{location}", location), step.body, dict(step.headers))
+        answer = connection.getresponse()
+        said = answer.read()
+        if answer.status not in step.statuses:
+            raise RuntimeError(f"{step.method} {step.path}: {answer.status} {said[:200]!r}")
+        location = _relative(answer.headers.get("Location", ""))
+    taken = time.perf_counter() - began
+    connection.close()
+    return taken
+
+
+def _relative(location: str) -> str:
+    parts = urlsplit(location)
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
 # Other people's requests

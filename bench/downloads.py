@@ -19,7 +19,7 @@ blocking `sendfile` in pieces of 1 MiB, and knows nothing of HTTP but its answer
 
 
 @dataclass
-class _Rounds:
+class Rounds:
     """Of one way to send the file, each round's figures."""
 
     cpu: list[float] = field(default_factory=list)
@@ -32,23 +32,23 @@ def run(folder: Path, quick: bool) -> Section:
         pool.submit(client.upload, place.port, "/raw/public/large", place.authorization, size).result()
         pool.submit(client.upload, place.port, "/raw/private/large", place.authorization, size).result()
         stored = max((place.server.data / "blobs" / "sha256").rglob("*-*"), key=lambda path: path.stat().st_size)
-        ours, private, floor = _Rounds(), _Rounds(), _Rounds()
+        ours, private, floor = Rounds(), Rounds(), Rounds()
         with floors.sendfile_server(stored) as (port, pid):
             for _ in range(rounds):
-                _once(pool, ours, place.port, place.processes(), client.request("GET", "/raw/public/large"), size)
-                _once(pool, floor, port, [pid], client.request("GET", "/"), size)
-                _once(pool, private, place.port, place.processes(), client.request("GET", "/raw/private/large", place.authorization), size)
+                once(pool, ours, place.port, place.processes(), client.request("GET", "/raw/public/large"), size)
+                once(pool, floor, port, [pid], client.request("GET", "/"), size)
+                once(pool, private, place.port, place.processes(), client.request("GET", "/raw/private/large", place.authorization), size)
         return _section(place, ours, private, floor, size)
 
 
-def _once(pool: ProcessPoolExecutor, into: _Rounds, port: int, pids: list[int], asked: bytes, size: int) -> None:
+def once(pool: ProcessPoolExecutor, into: Rounds, port: int, pids: list[int], asked: bytes, size: int) -> None:
     settle(lambda: pids)
     before = cpu_seconds(pids)
     into.seconds.append(pool.submit(client.download, port, asked, size).result() * GIB / size)
     into.cpu.append((cpu_seconds(pids) - before) * GIB / size)
 
 
-def _section(place: House, ours: _Rounds, private: _Rounds, floor: _Rounds, size: int) -> Section:
+def _section(place: House, ours: Rounds, private: Rounds, floor: Rounds, size: int) -> Section:
     table = Table(("1 GiB", "CPU seconds in the server", "times the floor", "GB/s"))
     for name, each in (("public", ours), ("private, with a token", private), ("floor: `sendfile`", floor)):
         rates = [GIB / 1e9 / seconds for seconds in each.seconds]

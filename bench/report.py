@@ -123,13 +123,13 @@ def render(sections: Sequence[Section], machine: Machine, seconds: float, quick:
 _HEAD = """# Benchmarks
 
 Written by `make bench`. Every figure stands beside a floor from the same run: the disk, one core's SHA-256, the kernel's `sendfile`, a bare
-application under the same worker class. What is compared takes turns, round by round, and the median counts: an absolute figure belongs to
-the machine and the hour, a ratio lasts longer. Everything runs over the loopback interface, with clients in processes of their own on the
-same cores.
+application under the same worker class; or beside another server. What is compared takes turns, round by round, and the median counts: an
+absolute figure belongs to the machine and the hour, a ratio lasts longer. Everything runs over the loopback interface, with clients in
+processes of their own on the same cores. Other servers' programs are kept in `var/bench-peers`.
 
-    make bench                                      # everything, at most 10 minutes and 12 GiB of disk; writes this page
-    .venv/bin/python -m bench --quick               # smaller sizes, at most 2 minutes; prints only
-    .venv/bin/python -m bench --only uploads        # a part: downloads, uploads, admission, small"""
+    make bench                                      # everything, at most 12 minutes and 16 GiB of disk; writes this page
+    .venv/bin/python -m bench --quick               # smaller sizes, at most 4 minutes; prints only
+    .venv/bin/python -m bench --only uploads        # a part: downloads, uploads, admission, small, peers"""
 
 
 def _about(machine: Machine, seconds: float, quick: bool) -> str:

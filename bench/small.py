@@ -14,9 +14,9 @@ from pathlib import Path
 
 from bench import client, floors
 from bench.client import request
+from bench.publishing import PIP, wheel_upload
 from bench.report import Bar, Section, Table, median, megabytes, spread
 from bench.server import House, cpu_seconds, house, proportional_bytes, resident_bytes, settle, tree
-from tests.protocols.pypi.packages import CONTENT_TYPE, form_of, wheel
 from tests.support.server import free_port
 
 SIZE = 10240
@@ -25,10 +25,6 @@ LEAST_OF_FLOOR = 0.6
 LEAST_OF_PUBLIC = 0.85
 VERSIONS = 20
 PAGE = "/pypi/python/simple/sample/"
-PIP = (
-    "Accept: application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01",
-    "Accept-Encoding: gzip, deflate",
-)
 FILE = request("GET", "/raw/public/folder/small")
 
 TEXT = """Files of {size} bytes, already asked for once, over {connections} connections that each wait for their answer; one web process,
@@ -44,13 +40,13 @@ listings, 5 % HEAD, 5 % for a path that does not exist, 5 % PUTs of {size} bytes
 
 
 @dataclass
-class _Rounds:
+class Rounds:
     rates: list[float] = field(default_factory=list)
     micros: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
     """A request to repeat, of which server and processes."""
 
     name: str
@@ -74,15 +70,9 @@ def _fill(place: House) -> None:
     for repository in ("public", "private"):
         answer = place.server.put(f"/raw/{repository}/folder/small", os.urandom(SIZE))
         assert answer.status_code == 201, answer.text
-    for number in range(VERSIONS):
-        version = f"1.{number}"
-        form = form_of([
-            (":action", None, b"file_upload"), ("protocol_version", None, b"1"), ("metadata_version", None, b"2.1"),
-            ("name", None, b"sample"), ("version", None, version.encode()), ("filetype", None, b"bdist_wheel"), ("pyversion", None, b"py3"),
-            ("content", f"sample-{version}-py3-none-any.whl", wheel("sample", version, "Requires-Python: >=3.9")),
-        ])  # fmt: skip
-        answer = place.server.post("/pypi/python/", data=form, headers={"Content-Type": CONTENT_TYPE})
-        assert answer.status_code == 200, answer.text
+    headers = dict([place.authorization.split(": ", 1)])
+    wheels = [wheel_upload("/pypi/python/", headers, "sample", f"1.{number}", 0) for number in range(VERSIONS)]
+    client.walk(place.port, wheels)
 
 
 # Warm reads
@@ -90,45 +80,45 @@ def _fill(place: House) -> None:
 
 def _warm(pool: ProcessPoolExecutor, place: House, folder: Path, quick: bool) -> Section:
     seconds, rounds = (0.7, 2) if quick else (2.0, 5)
-    with _bare_server(folder) as (port, pid):
-        questions = [_Question("floor: bare application", FILE, port, tuple(tree(pid))), *_questions(place)]
-        found = {question: _Rounds() for question in questions}
+    with bare_server(folder) as (port, pid):
+        questions = [Question("floor: bare application", FILE, port, tuple(tree(pid))), *_questions(place)]
+        found = {question: Rounds() for question in questions}
         for _ in range(rounds):
             for question, figures in found.items():
-                _ask(pool, question, figures, seconds)
+                ask(pool, question, figures, seconds)
     table = Table(("warm", "requests per second", "share of the floor's rate", "CPU µs per request", "times the floor's CPU"))
     floor, public, private, *_ = found.values()
     for question, figures in found.items():
-        share, cost = f"{_share(figures, floor):.2f}", f"{median(figures.micros) / median(floor.micros):.2f}"
+        share, cost = f"{share_of(figures, floor):.2f}", f"{median(figures.micros) / median(floor.micros):.2f}"
         table.rows.append((question.name, spread(figures.rates, ".0f"), share, spread(figures.micros, ".0f"), cost))
     section = Section("Small warm downloads", TEXT.format(size=SIZE, connections=CONNECTIONS, versions=VERSIONS), tables=[table])
     for promise, least, measured in (
-        ("rate of warm downloads of 10 KiB, beside a bare application", LEAST_OF_FLOOR, _share(public, floor)),
-        ("the same with a token, beside the public rate", LEAST_OF_PUBLIC, _share(private, public)),
+        ("rate of warm downloads of 10 KiB, beside a bare application", LEAST_OF_FLOOR, share_of(public, floor)),
+        ("the same with a token, beside the public rate", LEAST_OF_PUBLIC, share_of(private, public)),
     ):
         section.bars.append(Bar(promise, f"at least {least}", f"{measured:.2f}", measured >= least))
     return section
 
 
-def _share(figures: _Rounds, of: _Rounds) -> float:
+def share_of(figures: Rounds, of: Rounds) -> float:
     """Median of the rounds' ratios of rates."""
     return median([rate / other for rate, other in zip(figures.rates, of.rates, strict=True)])
 
 
-def _questions(place: House) -> list[_Question]:
+def _questions(place: House) -> list[Question]:
     port, pids = place.port, tuple(place.processes())
     page = place.server.get(PAGE, auth=None, headers=dict(line.split(": ", 1) for line in PIP))
     unchanged = f"If-None-Match: {page.headers['ETag']}"
     return [
-        _Question("public file", FILE, port, pids),
-        _Question("private file, token, access rule", request("GET", "/raw/private/folder/small", place.authorization), port, pids),
-        _Question("pip's page of a project", request("GET", PAGE, *PIP), port, pids),
-        _Question("the same, unchanged (304)", request("GET", PAGE, *PIP, unchanged), port, pids, 304),
-        _Question("`/health/live`", request("GET", "/health/live"), port, pids),
+        Question("public file", FILE, port, pids),
+        Question("private file, token, access rule", request("GET", "/raw/private/folder/small", place.authorization), port, pids),
+        Question("pip's page of a project", request("GET", PAGE, *PIP), port, pids),
+        Question("the same, unchanged (304)", request("GET", PAGE, *PIP, unchanged), port, pids, 304),
+        Question("`/health/live`", request("GET", "/health/live"), port, pids),
     ]
 
 
-def _ask(pool: ProcessPoolExecutor, question: _Question, figures: _Rounds, seconds: float) -> None:
+def ask(pool: ProcessPoolExecutor, question: Question, figures: Rounds, seconds: float) -> None:
     pool.submit(client.load, question.port, [question.asked], 1, 0.1, (question.status,)).result()
     before = cpu_seconds(question.pids)
     found = pool.submit(client.load, question.port, [question.asked], CONNECTIONS, seconds, (question.status,)).result()
@@ -137,7 +127,7 @@ def _ask(pool: ProcessPoolExecutor, question: _Question, figures: _Rounds, secon
 
 
 @contextlib.contextmanager
-def _bare_server(folder: Path) -> Iterator[tuple[int, int]]:
+def bare_server(folder: Path) -> Iterator[tuple[int, int]]:
     """`bench.bare` under gunicorn with Arkvory's worker class: (port, process id of the master)."""
     file, port = folder / "bare-file", free_port()
     file.write_bytes(os.urandom(SIZE))
@@ -160,7 +150,7 @@ def _bare_server(folder: Path) -> Iterator[tuple[int, int]]:
 
 def _puts(pool: ProcessPoolExecutor, place: House, folder: Path, quick: bool) -> Section:
     count, rounds = (60, 2) if quick else (200, 3)
-    floor, one, four = _Rounds(), _Rounds(), _Rounds()
+    floor, one, four = Rounds(), Rounds(), Rounds()
     for number in range(rounds):
         seconds = pool.submit(floors.small_files_seconds, folder / "small-files", count, SIZE).result()
         floor.rates.append(count / seconds)

@@ -1,0 +1,69 @@
+"""What each format's client sends when it publishes, with random bytes, and how pip asks."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+
+from bench.client import Step
+from tests.protocols.pypi.packages import CONTENT_TYPE, form_of, wheel_members
+
+PIP = (
+    "Accept: application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01",
+    "Accept-Encoding: gzip, deflate",
+)
+
+
+def wheel_upload(path: str, headers: Mapping[str, str], project: str, version: str, size: int) -> Step:
+    """twine's form with a wheel of about `size` bytes, which no compression makes smaller."""
+    filename = f"{project}-{version}-py3-none-any.whl"
+    form = form_of([
+        (":action", None, b"file_upload"), ("protocol_version", None, b"1"), ("metadata_version", None, b"2.1"),
+        ("name", None, project.encode()), ("version", None, version.encode()), ("filetype", None, b"bdist_wheel"),
+        ("pyversion", None, b"py3"), ("content", filename, _wheel(project, version, size)),
+    ])  # fmt: skip
+    return Step("POST", path, {"Content-Type": CONTENT_TYPE, **headers}, form)
+
+
+def _wheel(project: str, version: str, size: int) -> bytes:
+    members = wheel_members(project, version, "Requires-Python: >=3.9")
+    without = _stored(members | {f"{project}/data": b""})
+    return _stored(members | {f"{project}/data": os.urandom(max(0, size - len(without)))})
+
+
+def _stored(members: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def blob_upload(repository: str, headers: Mapping[str, str], size: int) -> list[Step]:
+    """A blob as docker pushes it: begin, then all of it at once."""
+    body = os.urandom(size)
+    finish = f"{{location}}&digest=sha256:{hashlib.sha256(body).hexdigest()}"
+    plain = {"Content-Type": "application/octet-stream", **headers}
+    return [Step("POST", f"/v2/{repository}/blobs/uploads/", headers, b"", (202,)), Step("PUT", finish, plain, body)]
+
+
+def npm_publish(root: str, headers: Mapping[str, str], name: str, size: int) -> Step:
+    """What `npm publish` sends for a package with one version, its tarball in base64."""
+    body, version = os.urandom(size), "1.0.0"
+    tarball = f"{name}-{version}.tgz"
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(body).digest()).decode()
+    about = {
+        "name": name, "version": version, "_id": f"{name}@{version}",
+        "dist": {"integrity": integrity, "shasum": hashlib.sha1(body).hexdigest(), "tarball": f"http://127.0.0.1/{name}/-/{tarball}"},
+    }  # fmt: skip
+    attachment = {"content_type": "application/octet-stream", "data": base64.b64encode(body).decode(), "length": size}
+    document = {
+        "_id": name, "name": name, "dist-tags": {"latest": version}, "versions": {version: about},
+        "_attachments": {tarball: attachment},
+    }  # fmt: skip
+    return Step("PUT", f"{root}/{name}", {"Content-Type": "application/json", **headers}, json.dumps(document).encode())
