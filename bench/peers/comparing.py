@@ -25,17 +25,17 @@ LARGE_UPLOAD = 64 * MIB
 CACHE = floors.ROOT / "var" / "bench-peers"
 _FAILURES = (OSError, RuntimeError, ValueError, KeyError, HTTPException, subprocess.SubprocessError)
 
-TEXT = """Arkvory and others that serve artifacts, all started for this run, on the same machine at the same time, asked in turns. Each runs as
-its documentation says, in one process where that is a choice, with its access log on. What they do for an answer differs: Arkvory hashes,
-fsyncs and commits an upload before it says so. A peer stands beside Arkvory's row of the same format, or that of raw where this run has
-none of the format. CPU is that of all processes of a server; for Arkvory that is gunicorn and PostgreSQL together."""
+TEXT = """Arkvory and others that serve artifacts, all started for this run, on the same machine at the same time, asked in turns. Each
+runs as its documentation says, in one process where that is a choice, with its access log on. What they do for an answer differs: Arkvory
+hashes, fsyncs and commits an upload before it says so. A peer stands beside Arkvory's row of the same format, or that of raw where this
+run has none of the format. CPU is that of all processes of a server; for Arkvory that is gunicorn and PostgreSQL together."""
 
 WARM = "Files of {size} bytes, already asked for once, over {connections} connections that each wait for their answer, as above."
-PAGE = """The Simple API's page of a project with {files} wheels, as pip asks for it: compressed JSON from Arkvory, JSON from devpi-server,
-HTML from pypiserver."""
-UPLOADS = """New files of random bytes over one connection, one after the other, as each format's client sends them: PUT (raw, nginx), a form
-(Python), a blob in two requests (docker-registry), a document with the tarball in base64 (verdaccio). Arkvory gets a token, devpi-server a
-login token, the others ask for nothing."""
+PAGE = """The Simple API's page of a project with {files} wheels, as pip asks for it: compressed JSON from Arkvory, JSON from devpi-
+server, HTML from pypiserver."""
+UPLOADS = """New files of random bytes over one connection, one after the other, as each format's client sends them: PUT (raw, nginx), a
+form (Python), a blob in two requests (docker-registry), a document with the tarball in base64 (verdaccio). Arkvory gets a token, devpi-
+server a login token, the others ask for nothing."""
 DOWNLOAD = "One file of {size} MiB, in the kernel's memory, {rounds} rounds, scaled to 1 GiB."
 MEMORY = "Proportional sets (PSS), all processes of each: after its start, and after all of the above."
 
