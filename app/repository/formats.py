@@ -45,7 +45,7 @@ FORMATS: Mapping[str, Format] = {
             "maven",
             write_policy="once",
             companions=(".asc",),
-            snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE),
+            snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE | re.ASCII),
             repeatable=True,
         ),
         Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),

@@ -67,6 +67,27 @@ def test_a_snapshot_without_timestamps_is_its_own_value(room: Room) -> None:
     assert room.get(f"{LIB}/1.0-SNAPSHOT/lib-1.0-SNAPSHOT.jar").data == b"newer"
 
 
+@pytest.mark.parametrize("ending", ["\u017fnapshot", "snap\u017fhot", "\xdfnapshot"])
+def test_a_version_that_only_some_tools_take_for_a_snapshot_is_a_release(room: Room, ending: str) -> None:
+    """Capitals beyond ASCII are other letters in Python than in PostgreSQL; all parts of the house have to agree."""
+    version = f"1.0-{ending}"
+    room.stored(jar(version))
+    assert room.put(jar(version), b"others").status_code == 409
+    assert room.put(f"{LIB}/{version}/lib-1.0-20200513.061306-4.jar").status_code == 400
+    assert values(room.get(f"{LIB}/maven-metadata.xml"), "release") == [version]
+    assert room.get(f"{LIB}/{version}/maven-metadata.xml").status_code == 404
+    room.repository("releases", version_policy="release")
+    assert room.put(jar(version), repository="releases").status_code == 201
+
+
+@pytest.mark.parametrize("version", ["1.0-snapshot", "1.0-Snapshot", "SNAPSHOT"])
+def test_a_snapshot_may_be_written_in_any_case(room: Room, version: str) -> None:
+    room.stored(jar(version), jar(version, "-sources.jar"))
+    answer = room.get(f"{LIB}/{version}/maven-metadata.xml")
+    assert (values(answer, "value"), values(answer, "classifier")) == ([version, version], ["sources"])
+    assert room.put(jar(version), b"newer").status_code == 200
+
+
 def test_an_artifacts_versions_stand_in_order_with_latest_and_release(room: Room) -> None:
     room.stored(*(jar(version) for version in ("1.10", "1.9", "1.10-rc1", "2.0-SNAPSHOT", "1.9-sp")))
     answer = room.get(f"{LIB}/maven-metadata.xml")
