@@ -142,10 +142,11 @@ def put(repository: str, path: str) -> Response:
     target, address = _target(repository), parse(path)
     if isinstance(address, File):
         return _put_file(target, address)
-    snapshot = parts().publisher.may_publish(target, path)
     if isinstance(address, Sidecar):
-        return _put_sidecar(snapshot.id, address)
-    check_metadata(body_reader(), body_size())
+        return _put_sidecar(parts().publisher.may_publish(target, path).id, address)
+    # It is read in a place like a file: each parser takes memory.
+    with parts().publisher.begin(target, path, size=body_size()):
+        check_metadata(body_reader(), body_size())
     return _told("this document is made from what is stored", 200)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import tracemalloc
 import zipfile
 from collections import Counter
 
@@ -372,6 +373,55 @@ def test_endless_metadata_is_refused_without_being_read_to_its_end(room: Room, t
     answer = room.request("PUT", f"{LIB}/maven-metadata.xml", environ_overrides={"wsgi.input": body} | told)
     assert answer.status_code == 413
     assert body.taken <= most
+
+
+@pytest.mark.parametrize(
+    ("before", "piece", "behind"),
+    [
+        ("", "<m>", ""),
+        ("", '<m xmlns:a="u">', ""),
+        ("", "<m%x/>", ""),
+        ("", '<m n%x=""/>', ""),
+        ("", '<m xmlns:n%x="u"/>', ""),
+        ("<m", ' n%x=""', "/>"),
+        ("<", "m", "/>"),
+        ("<!--", "m", "-->"),
+        ('<m a="', "m", '"/>'),
+    ],
+    ids=["deep", "deep namespaces", "names", "attributes", "namespaces", "wide", "a long name", "a long comment", "a long attribute"],
+)
+def test_metadata_like_none_of_mavens_costs_no_memory(room: Room, before: str, piece: str, behind: str) -> None:
+    middle = "".join(piece % number if "%" in piece else piece for number in range(2**20 // len(piece)))
+    body = f"<metadata>{before}{middle}{behind}".encode()
+    tracemalloc.start()
+    try:
+        answer = room.put(f"{LIB}/maven-metadata.xml", body)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (answer.status_code, "like none of Maven's" in answer.text) == (400, True)
+    # The client of this test holds the body once more.
+    assert peak < len(body) + 3 * 2**20
+
+
+def test_metadata_of_very_many_versions_is_read(room: Room) -> None:
+    rows = b"".join(b"<version>1.0.%d</version>\n" % number for number in range(200_000))
+    assert room.put(f"{LIB}/maven-metadata.xml", b"<metadata><versioning><versions>" + rows + b"</versions></versioning></metadata>").status_code == 200
+
+
+def test_metadata_is_read_in_a_place_like_a_file(room: Room) -> None:
+    """A hundred clients at once would have a hundred parsers."""
+    places = room.parts.places
+    seen: list[int] = []
+
+    class Looking(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            seen.append(places.used)
+            return super().read(size)
+
+    answer = room.request("PUT", f"{LIB}/maven-metadata.xml", environ_overrides={"wsgi.input": Looking(b"<m/>"), "CONTENT_LENGTH": "4"})
+    assert answer.status_code == 200
+    assert (set(seen), places.used) == ({1}, 0)
 
 
 def test_what_is_withheld_stands_in_no_document(room: Room) -> None:
