@@ -101,7 +101,7 @@ def parse(path: str) -> Address:
 
 
 def is_snapshot(base_version: str) -> bool:
-    """Whether a version is one that moves. Of ASCII alone: elsewhere capitals are other letters, or more of them (`ſ`, `ß`)."""
+    """Whether a version is one that moves. Of ASCII alone: elsewhere capitals are other letters, or more of them."""
     ending = base_version[-len(SNAPSHOT) :]
     return ending.isascii() and ending.upper() == SNAPSHOT
 

@@ -315,6 +315,17 @@ def test_a_path_that_is_no_coordinate_is_refused_and_holds_nothing(room: Room, p
     assert room.value("select count(*) from arkvory_artifacts") == 0
 
 
+def test_a_folder_without_its_slash_is_a_step_away(room: Room) -> None:
+    room.stored(jar("1.0"))
+    for path, there in (("org", "org/"), ("org/acme", "acme/"), (LIB, "lib/"), (f"{LIB}/1.0", "1.0/")):
+        answer = room.get(path)
+        assert (answer.status_code, answer.headers["Location"]) == (302, there)
+    answer = room.get("org/acm")
+    assert (answer.status_code, "no Maven path" in answer.text) == (404, True)
+    room.repository("closed")
+    assert room.get("org", anonymous=True, repository="nowhere").status_code == 401
+
+
 def test_names_in_other_scripts_are_kept(room: Room) -> None:
     path = "例/жук/библиотека/1.0-δ/библиотека-1.0-δ-日本.jar"
     room.stored(path)
@@ -406,7 +417,8 @@ def test_metadata_like_none_of_mavens_costs_no_memory(room: Room, before: str, p
 
 def test_metadata_of_very_many_versions_is_read(room: Room) -> None:
     rows = b"".join(b"<version>1.0.%d</version>\n" % number for number in range(200_000))
-    assert room.put(f"{LIB}/maven-metadata.xml", b"<metadata><versioning><versions>" + rows + b"</versions></versioning></metadata>").status_code == 200
+    body = b"<metadata><versioning><versions>" + rows + b"</versions></versioning></metadata>"
+    assert room.put(f"{LIB}/maven-metadata.xml", body).status_code == 200
 
 
 def test_metadata_is_read_in_a_place_like_a_file(room: Room) -> None:
