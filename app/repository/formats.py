@@ -53,6 +53,12 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
+def main_path(format_name: str, path: str) -> str:
+    """The path of the file that the one at this path stands beside; its own when it stands for itself."""
+    ending = next((each for each in FORMATS[format_name].companions if path.endswith(each)), "")
+    return path.removesuffix(ending)
+
+
 def write_policy(format_name: str, settings: Mapping[str, object]) -> str:
     """The policy in force: the repository's own, else its format's default."""
     return str(settings.get("write_policy") or FORMATS[format_name].write_policy)
