@@ -79,6 +79,14 @@ class NotFound(ArkvoryError):
     code = "not_found"
 
 
+class IsFolder(NotFound):
+    """Nothing lies at the `path` itself, but below it: with a slash behind it, it is a folder's."""
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
 class Conflict(ArkvoryError):
     code = "conflict"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -93,8 +94,14 @@ def _printable(words: str) -> str:
     return "".join(char if char.isprintable() else "\ufffd" for char in words)
 
 
+def _digest(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    if not re.fullmatch("[0-9a-f]{0,64}", value):
+        raise click.BadParameter("this is no digest, nor the beginning of one")
+    return value
+
+
 @click.command()
-@click.option("--from", "start", metavar="DIGEST", default="", help="Begin at this digest, or the beginning of one.")
+@click.option("--from", "start", metavar="DIGEST", default="", callback=_digest, help="Begin at this digest, or the beginning of one.")
 @click.option("--rate", type=Bytes(), default="64M", show_default=True, help="Most bytes to read in a second.")
 @prints
 @on_server
@@ -109,11 +116,10 @@ def scrub(server: Server, start: str, rate: int, as_json: bool) -> None:
             _scrub_on(server, rate, done, as_json)
     except (KeyboardInterrupt, Failed) as error:
         words = str(error) if isinstance(error, Failed) else "stopped"
+        # Whoever goes on later will not hear of it again.
+        _print_scrubbed(done, as_json)
         raise Failed(f"{words}; go on with: arkvory scrub --from {done['next']}" if done["next"] else words) from None
-    if as_json:
-        click.echo(json.dumps(done, indent=2, ensure_ascii=False))
-    else:
-        click.echo(f"Checked {done['blobs']} blobs, {size(done['bytes'])}: {len(done['damages']) or 'none'} damaged.")
+    _print_scrubbed(done, as_json)
     sys.exit(1 if done["damages"] else 0)
 
 
@@ -130,6 +136,13 @@ def _scrub_on(server: Server, rate: int, done: Report, as_json: bool) -> None:
         click.echo(f"\r{part:4.0%}  {done['blobs']} blobs, {size(done['bytes'])}  ", nl=False, err=True)
         if done["next"] is None:
             click.echo(err=True)
+
+
+def _print_scrubbed(done: Report, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(done, indent=2, ensure_ascii=False))
+    else:
+        click.echo(f"Checked {done['blobs']} blobs, {size(done['bytes'])}: {len(done['damages']) or 'none'} damaged.")
 
 
 def _print_damage(damage: Mapping[str, Any]) -> None:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from flask import Response, has_request_context, request
 from sqlalchemy import Connection, text
 
 from app.cache.snapshots import Snapshot
+from app.errors import ArkvoryError, IsFolder
+from app.http.errors import text_answer
 from app.http.negotiation import prefers_json
 from app.http.paths import encode_path
 from app.http.reads import Asked, Description, DocumentRead
@@ -25,6 +28,14 @@ HARMLESS = {
 
 # Entries from which on a listing takes longer to write than the loop may be kept from others.
 LONG_LIST = 200
+
+
+def refusal(error: ArkvoryError) -> Response:
+    """An error for rooms with folders: who left out the slash of one is sent there, with their query, as long as no file has the name."""
+    if not isinstance(error, IsFolder):
+        return text_answer(error)
+    query = f"?{request.query_string.decode('latin-1')}" if has_request_context() and request.query_string else ""
+    return Response(status=302, headers={"Location": f"{encode_path(error.path.rpartition('/')[2])}/{query}"})
 
 
 def folder(asked: Asked, path: str) -> DocumentRead:

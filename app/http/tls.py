@@ -71,6 +71,9 @@ def load(cert: Path, key: Path) -> Certificate:
 
 def _read(path: Path, variable: str) -> str:
     try:
+        # A pipe would be waited for, and everybody with it.
+        if path.exists() and not path.is_file():
+            raise SettingError(f"{variable}: {path} is no file")
         return path.read_text("latin-1")
     except OSError as error:
         raise SettingError(f"{variable}: cannot read {path}: {error.strerror}") from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -116,9 +117,11 @@ class Worker(GeventPyWSGIWorker):  # type: ignore[misc]  # gunicorn has no types
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         self.alive = False
-        if self._stop is not None:
-            # A signal arrives anywhere, also inside the loop: only this way in is safe.
-            get_hub().loop.run_callback_threadsafe(self._stop.set)
+        if self._stop is None:
+            # Still starting, perhaps waiting for a predecessor: nobody has been served yet.
+            sys.exit(0)
+        # A signal arrives anywhere, also inside the loop: only this way in is safe.
+        get_hub().loop.run_callback_threadsafe(self._stop.set)
 
     def run(self) -> None:
         self._stop = event.Event()

@@ -45,12 +45,18 @@ FORMATS: Mapping[str, Format] = {
             "maven",
             write_policy="once",
             companions=(".asc",),
-            snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE),
+            snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE | re.ASCII),
             repeatable=True,
         ),
         Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),
     )
 }
+
+
+def main_path(format_name: str, path: str) -> str:
+    """The path of the file that the one at this path stands beside; its own when it stands for itself."""
+    ending = next((each for each in FORMATS[format_name].companions if path.endswith(each)), "")
+    return path.removesuffix(ending)
 
 
 def write_policy(format_name: str, settings: Mapping[str, object]) -> str:

@@ -21,6 +21,7 @@ from app.cache.snapshots import EPOCHS, FACTS, Snapshot, snapshot_of
 from app.database.engines import Database
 from app.database.paging import Page
 from app.errors import Forbidden, NotFound, Quarantined, Unauthenticated
+from app.repository.formats import main_path
 from app.repository.names import PATH_BYTES
 
 # Most paths that one page of a search looks at, and most repositories.
@@ -69,6 +70,10 @@ class Filter:
 
     prefix: str = ""
     words: str = ""
+
+    def finds(self, path: str) -> bool:
+        """Whether the words are in a path that begins as it must."""
+        return self.words.lower() in path.lower()
 
 
 class Listing:
@@ -127,11 +132,14 @@ class Listing:
         return Usage(**sums, quota_bytes=row.quota_bytes, artifacts=row.artifacts)
 
     def search(self, caller: Caller, wanted: Filter, limit: int, after: tuple[str, str] = ("", "")) -> Page[Artifact]:
-        """In all repositories that the caller may read, by repository and path; `after` is such a pair."""
+        """In all repositories that the caller may read, by repository and path; `after` is such a pair.
+
+        What stands beside a file (a signature) is found only by words that do not find the file.
+        """
         with self._database.consistent() as connection:
             self._access.admit(connection, caller)
             identity = self._authority.present(connection, caller)
-            pages = _Pages(connection, wanted, limit)
+            pages = _Pages(connection, wanted, limit, beside_too=False)
             known = connection.execute(_KNOWN, {"from": after[0], "limit": REPOSITORIES_LOOKED_AT + 1, **subject(identity)}).all()
             for row in known[:REPOSITORIES_LOOKED_AT]:
                 if not pages.read(snapshot_of(row), _grant(row, identity), after[1] if row.name == after[0] else ""):
@@ -157,9 +165,10 @@ def _grant(row: Row[Any], identity: Identity | None) -> Grant:
 class _Pages:
     """Fills one page from the ranges of paths that may be read, within a bound on the paths looked at."""
 
-    def __init__(self, connection: Connection, wanted: Filter, limit: int, *, held_too: bool = False) -> None:
+    def __init__(self, connection: Connection, wanted: Filter, limit: int, *, held_too: bool = False, beside_too: bool = True) -> None:
         self._connection = connection
         self._held_too = held_too
+        self._beside_too = beside_too
         self._wanted = wanted
         self._limit = limit
         self._left = LOOKED_AT
@@ -187,15 +196,20 @@ class _Pages:
         return min(self._left, max(room, 1000) if self._wanted.words else room)
 
     def _take(self, snapshot: Snapshot, rows: Sequence[Row[Any]]) -> bool:
-        words = self._wanted.words.lower()
         for row in rows:
             if len(self._items) == self._limit:
                 return False
             self.position = (snapshot.name, row.path)
-            if words in row.path.lower():
+            if self._shows(snapshot, row.path):
                 self._items.append(_artifact(snapshot, row))
         self._left -= len(rows)
         return self._left > 0
+
+    def _shows(self, snapshot: Snapshot, path: str) -> bool:
+        if not self._wanted.finds(path):
+            return False
+        main = path if self._beside_too else main_path(snapshot.format, path)
+        return main == path or not self._wanted.finds(main)
 
     def _rows(self, repository_id: int, low: str, high: str, *, strictly: bool, batch: int) -> Sequence[Row[Any]]:
         return self._connection.execute(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
@@ -26,7 +26,7 @@ from app.cache.snapshots import Snapshot, Snapshots, unknown_repository
 from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
-from app.errors import NotFound, Quarantined, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
+from app.errors import IsFolder, NotFound, Quarantined, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
 from app.storage import BlobStore, OpenBlob
 
 log = logging.getLogger(__name__)
@@ -140,8 +140,9 @@ class Reader:
             kept = self._kept_gate(judged, ask.path)
             if kept is not None:
                 return _passed(Found(judged.snapshot, kept))
-            if self._known_absent(judged, ask.path):
-                raise _absent(ask)
+            folder = self._known_absent(judged, ask.path)
+            if folder is not None:
+                raise _absent(ask, folder=folder)
         return self._load_gate(judged, ask)
 
     def open_blob(self, ask: Ask, found: Found) -> tuple[Found, OpenBlob]:
@@ -231,8 +232,23 @@ class Reader:
     # -- the decision
 
     def may_read(self, ask: Ask) -> Snapshot:
-        """The first three steps alone."""
-        return self._judge(ask).snapshot
+        """The first three steps alone (C8 too)."""
+        judged = self._judge(ask)
+        if self._may_use_memory(judged, ask.caller):
+            return judged.snapshot
+        with self._looking(judged, ask) as (_, snapshot):
+            return snapshot
+
+    def look(self, ask: Ask) -> contextlib.AbstractContextManager[tuple[Connection, Snapshot]]:
+        """The first three steps, and a state of the database in which they hold (C8), for what is neither artifact nor document."""
+        return self._looking(self._judge(ask), ask)
+
+    @contextlib.contextmanager
+    def _looking(self, judged: _Judged, ask: Ask) -> Iterator[tuple[Connection, Snapshot]]:
+        with self._database.consistent() as connection:
+            snapshot, seen, _ = self._decided(connection, judged, ask)
+            self._cache.observe(seen)
+            yield connection, snapshot
 
     def _judge(self, ask: Ask) -> _Judged:
         # Read first: whatever is learnt on the way counts as newer than the decision.
@@ -272,7 +288,7 @@ class Reader:
     def _decide_again(self, ask: Ask) -> Found:
         with self._database.consistent() as connection:
             snapshot = self._decide_in(connection, ask)
-            row = connection.execute(_GATE_QUERY, {"id": snapshot.id, "path": ask.path, "user": ask.caller.user_id}).one()
+            row = connection.execute(_GATE_QUERY, _gate_parameters(snapshot.id, ask)).one()
         return self._keep_gate(snapshot, ask, row)
 
     def _decide_in(self, connection: Connection, ask: Ask) -> Snapshot:
@@ -289,13 +305,15 @@ class Reader:
         gate: Gate | None = self._cache.gates.get(keys.for_gate(judged.snapshot.id, judged.epochs, path))
         return gate
 
-    def _known_absent(self, judged: _Judged, path: str) -> bool:
-        key = keys.for_gate(judged.snapshot.id, judged.epochs, path)
-        return self._cache.may_keep(judged.snapshot.id) and self._cache.absences.get(key) is not None
+    def _known_absent(self, judged: _Judged, path: str) -> bool | None:
+        """Null when it is not known that nothing is there; else whether a folder is."""
+        if not self._cache.may_keep(judged.snapshot.id):
+            return None
+        return self._cache.absences.get(keys.for_gate(judged.snapshot.id, judged.epochs, path))
 
     def _load_gate(self, judged: _Judged, ask: Ask) -> Found:
         with self._database.read() as connection:
-            row = connection.execute(_GATE_QUERY, {"id": judged.snapshot.id, "path": ask.path, "user": ask.caller.user_id}).first()
+            row = connection.execute(_GATE_QUERY, _gate_parameters(judged.snapshot.id, ask)).first()
         if row is None:
             return self._decide_again(ask)
         seen = _seen(judged.snapshot.id, row, ask.caller)
@@ -312,8 +330,8 @@ class Reader:
         key, tags = keys.for_gate(snapshot.id, seen.epochs, ask.path), (keys.tag_of_repository(snapshot.id),)
         if row.blob_id is None:
             if keep:
-                self._cache.absences.put(key, True, tags=tags)
-            raise _absent(ask)
+                self._cache.absences.put(key, row.folder, tags=tags)
+            raise _absent(ask, folder=row.folder)
         gate = Gate(
             ask.path, row.blob_id, row.digest, row.size, row.checksums, row.content_type, row.metadata, row.created_at, row.updated_at,
             row.reason, row.trust,
@@ -335,12 +353,21 @@ _NUMBERS_FROM = "from arkvory_repositories r cross join arkvory_installation i l
 _GATE_QUERY = text(
     # `details` are for documents; gates are kept by the thousand.
     f"select {_NUMBERS}, a.content_type, a.metadata - 'details' as metadata, a.created_at, a.dated_at as updated_at, "
-    f"b.id as blob_id, b.digest, b.size, b.checksums, h.reason, h.trust {_NUMBERS_FROM} "
+    "b.id as blob_id, b.digest, b.size, b.checksums, h.reason, h.trust, "
+    # Looked for where nothing else is found.
+    "case when a.path is null then exists (select 1 from arkvory_artifacts f where f.repository_id = r.id and not f.withheld "
+    f"and f.path > :folder and f.path < :folder_end) end as folder {_NUMBERS_FROM} "
     "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
     "left join arkvory_holds h on h.repository_id = r.id and h.path = :path "
     "where r.id = :id and r.deleted_at is null"
 )
 _NUMBERS_QUERY = text(f"select {_NUMBERS}, i.incarnation {_NUMBERS_FROM} where r.id = :id and r.deleted_at is null")
+
+
+def _gate_parameters(repository_id: int, ask: Ask) -> dict[str, Any]:
+    return {
+        "id": repository_id, "path": ask.path, "folder": ask.path + "/", "folder_end": ask.path + "0", "user": ask.caller.user_id,
+    }  # fmt: skip
 
 
 def _seen(repository_id: int, row: Row[Any], caller: Caller) -> Seen:
@@ -388,5 +415,6 @@ def _passed(found: Found) -> Found:
     return found
 
 
-def _absent(ask: Ask) -> NotFound:
-    return NotFound(f"there is no {ask.path!r} in repository {ask.repository!r}")
+def _absent(ask: Ask, *, folder: bool = False) -> NotFound:
+    message = f"there is no {ask.path!r} in repository {ask.repository!r}"
+    return IsFolder(message, ask.path) if folder else NotFound(message)

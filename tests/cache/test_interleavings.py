@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 from app.access import decision
 from app.cache.regions import Region
-from app.errors import NotFound, Unauthenticated
+from app.errors import IsFolder, NotFound, Unauthenticated
+from app.repository.reading import Ask
 from tests.conftest import MakePause
 from tests.support.house import ADMIN, NOBODY, House
 
@@ -66,6 +67,40 @@ def test_c1_the_next_read_after_a_commit_sees_it(house: House, files: int, chang
     }[change]
     act()
     assert house.outcome("a", secret=secret) == expected
+
+
+def test_c1_a_folder_asked_for_as_a_file_costs_no_statement_and_comes_and_goes_with_its_files(house: House, files: int) -> None:
+    def kind(path: str) -> type[Exception]:
+        with pytest.raises(NotFound) as raised:
+            house.read(path)
+        return raised.type
+
+    house.publish("d/e/f", b"x")
+    assert (kind("d"), kind("d/e"), kind("e")) == (IsFolder, IsFolder, NotFound)
+    assert statements_of(house, lambda: (kind("d"), kind("e"))) == 0
+    house.delete("d/e/f")
+    assert kind("d") is NotFound
+
+
+@pytest.mark.parametrize("look", [False, True])
+def test_c8_who_lost_the_right_meanwhile_is_not_told_that_they_may_read(house: House, files: int, pause: MakePause, look: bool) -> None:
+    ask = Ask("raw", "files", "a", NOBODY)
+    stopped = pause(house.parts.access, "require")
+
+    def read() -> str:
+        try:
+            if look:
+                with house.parts.reader.look(ask) as (connection, snapshot):
+                    return f"{snapshot.id} {connection.execute(text('select count(*) from arkvory_artifacts')).scalar_one()}"
+            return str(house.parts.reader.may_read(ask).id)
+        except Unauthenticated:
+            return "unauthenticated"
+
+    reader = gevent.spawn(read)
+    stopped.reached()
+    house.change("files", public=False)
+    stopped.go()
+    assert reader.get() == "unauthenticated"
 
 
 def test_c3_a_gate_read_before_an_overwrite_and_kept_after_it_is_never_found(house: House, files: int, pause: MakePause) -> None:

@@ -71,6 +71,8 @@ def test_the_whole_life_of_a_repository(server: Server, here: Run) -> None:
     assert document(here("artifact", "list", "files", "--json")) == []
     here("repo", "update", "files", "--rename", "others", "--no-quota")
     assert document(here("repo", "show", "others", "--json"))["quota_bytes"] is None
+    shown = here("repo", "show", "others").stdout
+    assert ("QUOTA BYTES" in shown, "EPOCHS" in shown) == (True, False)
     here("repo", "delete", "others", "--yes")
     assert here("repo", "show", "others", check=False).returncode == 1
 

@@ -204,6 +204,20 @@ def test_s1_a_second_server_on_the_same_data_is_refused_with_the_reason(quick: S
     assert quick.put("/raw/files/a", b"x").status_code == 201
 
 
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_server_that_is_told_to_stop_while_it_waits_goes_at_once_and_quietly(
+    quick: Server, make_server: MakeServer, ending: signal.Signals
+) -> None:
+    second = make_server(start=False, ARKVORY_DATABASE_URL=str(quick.database_url))
+    second.start(ready=False)
+    assert second.process is not None
+    until(lambda: "waiting up to 30 s" in second.log())
+    os.kill(second.pid, ending)
+    assert gevent.get_hub().threadpool.apply(second.process.wait, (10,)) == 0
+    assert "Traceback" not in second.log()
+    assert quick.put("/raw/files/a", b"x").status_code == 201
+
+
 def test_s1_a_server_suspended_while_another_took_its_storage_writes_nothing_when_it_goes_on(
     quick: Server, make_server: MakeServer
 ) -> None:

@@ -322,7 +322,12 @@ def test_each_kind_of_wrong_file_is_named(tmp_path: Path, pair: Pair) -> None:
     certificates._openssl("pkcs8", "-topk8", "-in", pair.key, "-out", secret, "-passout", "pass:x")
     nonsense = tmp_path / "nonsense"
     nonsense.write_bytes(os.urandom(64))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     for cert, key, words in (
+        (pipe, pair.key, "is no file"),
+        (pair.cert, pipe, "is no file"),
+        (pair.cert, tmp_path, "is no file"),
         (tmp_path / "none", pair.key, "cannot read"),
         (pair.cert, tmp_path / "none", "cannot read"),
         (pair.cert, other.key, "is not the key of the certificate"),

@@ -110,6 +110,19 @@ def test_a_search_goes_through_all_repositories_that_the_caller_may_read(filled:
         assert found == expected
 
 
+def test_what_stands_beside_a_file_is_found_by_its_own_name_alone(house: House) -> None:
+    house.repository(format="maven")
+    signed = ["org/lib/1.0/lib-1.0.jar", "org/lib/1.0/lib-1.0.jar.asc", "org/lib/1.0/lib-1.0.jar.asc.asc"]
+    for each in signed:
+        house.publish(each, each.encode(), format="maven")
+
+    def found(words: str) -> list[str]:
+        return [each.path for each in listing(house).search(ADMIN, Filter(words=words), 100).items]
+
+    assert (found("LIB"), found(".asc"), found("jar.asc.a")) == (signed[:1], signed[1:2], signed[2:])
+    assert paths(house, ADMIN, Filter(words="lib")) == signed
+
+
 def test_a_token_without_read_finds_nothing_but_what_is_public(filled: House) -> None:
     filled.repository("open", public=True)
     filled.publish("a", b"1", "open")

@@ -132,29 +132,36 @@ def test_the_command_reports_beside_a_running_server_and_without_one(make_server
         assert (document["blobs"], document["next"], len(document["damages"])) == (2, None, 1)
         beyond = f"{int(max(sha256(b'12345'), sha256(b'good'))[:8], 16) + 1:08x}"
         assert "Checked 0 blobs" in arkvory("scrub", "--from", beyond, **here).stdout
+    refused = arkvory("scrub", "--from", "zz", check=False, **here)
+    assert (refused.returncode, "no digest" in refused.stderr, "go on with" in refused.stderr) == (2, True, False)
 
 
 def test_a_command_that_is_stopped_says_how_to_go_on(make_server: Callable[..., Server]) -> None:
     server = make_server()
     server.repository("files")
-    for number in range(3):
-        server.put(f"/raw/files/{number}", os.urandom(6 * 1024 * 1024))
+    bodies = sorted((os.urandom(6 * 1024 * 1024) for _ in range(3)), key=sha256)
+    for number, body in enumerate(bodies):
+        server.put(f"/raw/files/{number}", body)
+    harm_stored(server, sha256(bodies[0]))
     from tests.cli.test_arkvory import ROOT, sys
 
+    words = ("scrub", "--rate", "1M", "--json")
     command = subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "scrub", "--rate", "1M"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "app.cli", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "ARKVORY_DATA_DIR": str(server.data)},
     )  # fmt: skip
-    # One step is through: its line is in the access log. The second one has begun, and takes as long.
+    # One step is through: its line is in the access log. The damaged blob takes it no time. The second one has begun, and takes as long.
     until(lambda: "/api/v1/scrub" in server.log())
     time.sleep(1)
     command.send_signal(2)
-    _, said = command.communicate(timeout=30)
+    told, said = command.communicate(timeout=30)
     assert command.returncode == 1
     assert "go on with: arkvory scrub --from " in said
     digest = said.strip().rpartition(" ")[2]
     assert len(digest) == 64
-    assert "Checked 2 blobs" in arkvory("scrub", "--from", digest, ARKVORY_DATA_DIR=str(server.data)).stdout
+    # What was found so far is found by no later run.
+    assert (json.loads(told)["next"], [each["digest"] for each in json.loads(told)["damages"]]) == (digest, [sha256(bodies[0])])
+    assert "Checked 1 blobs" in arkvory("scrub", "--from", digest, ARKVORY_DATA_DIR=str(server.data)).stdout
 
 
 def test_only_administrators_may_and_nonsense_is_refused(server: Server) -> None:

@@ -48,7 +48,7 @@ class MetadataDocument:
     def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
         parameters = self._parameters(snapshot)
         plugins = all_rows(connection.execute(_PLUGINS, parameters))
-        builds = all_rows(connection.execute(_BUILDS, parameters)) if is_snapshot(parameters["version"]) else []
+        builds = all_rows(connection.execute(_BUILDS, parameters)) if parameters["moves"] else []
         versions = [] if builds else all_rows(connection.execute(_VERSIONS, parameters))
         long = len(plugins) + len(builds) + len(versions) >= LONG
         return Draft(lambda: self._document(parameters, builds, versions, _plugins(plugins, self.folder)), long)
@@ -70,6 +70,8 @@ class MetadataDocument:
             "artifact": _package(segments),
             "owner": _package(segments[:-1]),
             "version": segments[-1],
+            "moves": is_snapshot(segments[-1]),
+            "ending": segments[-1][-len(SNAPSHOT) :],
             "stem": f"{self.folder}/{_package(segments[:-1]).partition(':')[2]}-{segments[-1][: -len(SNAPSHOT)]}",
             "group": ".".join(segments) + ":",
             "group_end": ".".join(segments) + ";",
@@ -210,16 +212,16 @@ _REVISION = text(
     "and (p.name in (:artifact, :owner) or p.name > :group and p.name < :group_end)) as revision, "
     "exists (select 1 from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id "
     f"where p.repository_id = :id and {_CONTENT} and (p.name = :artifact or p.name = :owner and a.version = :version "
-    f"and upper(:version) like '%SNAPSHOT')) or exists (select 1 {_PLUGIN_ROWS}) as filled"
+    f"and :moves)) or exists (select 1 {_PLUGIN_ROWS}) as filled"
 )
 _FILES = "from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id where p.repository_id = :id"
 _VERSIONS = text(f"select a.version, max(a.updated_at) as updated_at {_FILES} and p.name = :artifact and {_CONTENT} group by a.version")
 # Of thousands of builds only the newest file of each kind (what stands behind its version) comes over. Behind `stem` stands
-# `SNAPSHOT`, or a timestamp of 15 characters, a hyphen and a number; names that begin otherwise are no coordinates.
+# `ending`, or a timestamp of 15 characters, a hyphen and a number; names that begin otherwise are no coordinates.
 _BUILDS = text(
     "with files as (select a.path, a.updated_at, substr(a.path, length(:stem) + 1) as tail, not starts_with(a.path, :stem) as other "
     f"{_FILES} and p.name = :owner and a.version = :version and not a.withheld), "
-    "split as (select *, upper(left(tail, 8)) = 'SNAPSHOT' as plain, ltrim(substr(tail, 17), '0123456789') as rest from files), "
+    "split as (select *, left(tail, 8) = :ending as plain, ltrim(substr(tail, 17), '0123456789') as rest from files), "
     "builds as (select *, case when other then path when plain then substr(tail, 9) else rest end as kind, "
     "case when other or plain then to_char(updated_at at time zone 'UTC', 'YYYYMMDDHH24MISS') else left(tail, 8) || substr(tail, 10, 6) "
     "end as moment, case when other or plain then 0 else cast(substr(tail, 17, length(tail) - 16 - length(rest)) as numeric) end as number "

@@ -101,8 +101,9 @@ def parse(path: str) -> Address:
 
 
 def is_snapshot(base_version: str) -> bool:
-    """Whether a version is one that moves."""
-    return base_version.upper().endswith(SNAPSHOT)
+    """Whether a version is one that moves. Of ASCII alone: elsewhere capitals are other letters, or more of them."""
+    ending = base_version[-len(SNAPSHOT) :]
+    return ending.isascii() and ending.upper() == SNAPSHOT
 
 
 def _main(path: str) -> File | Metadata | Catalog:

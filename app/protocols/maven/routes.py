@@ -10,10 +10,10 @@ import gevent
 from flask import Blueprint, Response, request
 from sqlalchemy import Connection, text
 
-from app.errors import ArkvoryError, Conflict, InvalidPath, NotFound
+from app.errors import ArkvoryError, Conflict, InvalidPath, IsFolder, NotFound
+from app.http import listing
 from app.http.bodies import body_filler, body_reader, body_size
 from app.http.digests import announced, digest_headers
-from app.http.errors import text_answer
 from app.http.identity import caller, log_fact
 from app.http.listing import HARMLESS, folder
 from app.http.parts import parts
@@ -40,7 +40,9 @@ _FRESH = {"Cache-Control": "no-cache"}
 
 def refusal(error: ArkvoryError) -> Response:
     """The message as the reason phrase too, which is all that mvn and Gradle show."""
-    answer = text_answer(error)
+    answer = listing.refusal(error)
+    if answer.status_code < 400:
+        return answer
     phrase = " ".join(error.message.encode("ascii", "replace").decode().split())[:_LONGEST_PHRASE]
     answer.status = f"{answer.status_code} {phrase}"
     return answer
@@ -88,7 +90,13 @@ def _sidecar(sidecar: Sidecar) -> Read:
 
 
 def _nothing(repository: str, path: str, message: str) -> Response:
-    parts().reader.may_read(Ask(FORMAT, repository, path, caller()))
+    """Of a path that no client means a file by. Raises NotFound, IsFolder for a folder without its slash, and what a reader is told."""
+    try:
+        parts().reader.find(Ask(FORMAT, repository, path, caller()))
+    except IsFolder:
+        raise
+    except NotFound:
+        pass
     raise NotFound(message)
 
 
@@ -142,10 +150,11 @@ def put(repository: str, path: str) -> Response:
     target, address = _target(repository), parse(path)
     if isinstance(address, File):
         return _put_file(target, address)
-    snapshot = parts().publisher.may_publish(target, path)
     if isinstance(address, Sidecar):
-        return _put_sidecar(snapshot.id, address)
-    check_metadata(body_reader(), body_size())
+        return _put_sidecar(parts().publisher.may_publish(target, path).id, address)
+    # It is read in a place like a file: each parser takes memory.
+    with parts().publisher.begin(target, path, size=body_size()):
+        check_metadata(body_reader(), body_size())
     return _told("this document is made from what is stored", 200)
 
 
@@ -184,8 +193,7 @@ def delete(repository: str, path: str) -> Response:
 
 def _doomed(target: Target, path: str) -> list[str]:
     """The paths to delete. Raises NotFound, and what a reader of the path may not know of."""
-    snapshot = parts().reader.may_read(Ask(FORMAT, target.repository, path, target.caller))
-    with parts().database.read() as connection:
+    with parts().reader.look(Ask(FORMAT, target.repository, path, target.caller)) as (connection, snapshot):
         found = _below(connection, snapshot.id, path) if path.endswith("/") else [path]
     if not found:
         raise NotFound(f"there is no {path!r} in repository {target.repository!r}")

@@ -23,6 +23,10 @@ from app.upload.receiving import Expected, Fill, Read
 MOST_METADATA = 8 * 1024 * 1024
 MOST_SIDECAR = 1024
 _PIECE = 64 * 1024
+_DEEPEST = 64
+_MOST_NAMES = 1000
+_LONGEST = 256 * 1024
+_UNLIKE = "the metadata is like none of Maven's"
 _HEX = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
 _TYPES = {
     "asc": "application/pgp-signature",
@@ -85,16 +89,52 @@ def read_small(read: Read, size: int | None, most: int) -> bytes:
 
 
 def check_metadata(read: Read, size: int | None) -> None:
-    """Read metadata and keep nothing. Raises TooLarge, or Invalid for what is no XML or declares entities."""
+    """Read metadata and keep nothing. Raises TooLarge, or Invalid for what is no XML, declares entities or is like none of Maven's."""
     _check_size(size, MOST_METADATA)
-    # Without a target it keeps nothing: memory stays flat.
-    parser = DefusedXMLParser(target=object(), forbid_dtd=True)
+    told = _Told()
+    parser = DefusedXMLParser(target=told, forbid_dtd=True)
     taken = 0
     while piece := read(_PIECE):
         taken += len(piece)
         _check_size(taken, MOST_METADATA)
         _check(gevent.get_hub().threadpool.apply(_fault, (parser.feed, piece)))
+        _check(told.endless(len(piece)))
     _check(_fault(parser.close))
+
+
+class _Unlike(ValueError):
+    """What no metadata needs, and costs memory."""
+
+
+class _Told:
+    """What the parser tells of the metadata, measured and let go. It remembers all names and whatever is not closed yet."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._names: set[str] = set()
+        self._silent = 0
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._silent = 0
+        self._depth += 1
+        self._names.update((tag, *attributes))
+        if self._depth > _DEEPEST or len(self._names) > _MOST_NAMES:
+            raise _Unlike(f"it has more than {_DEEPEST} elements in each other, or more than {_MOST_NAMES} names")
+
+    def start_ns(self, prefix: str, uri: str) -> None:
+        self._names.add(f"{prefix} {uri}")
+
+    def end(self, _tag: str) -> None:
+        self._silent = 0
+        self._depth -= 1
+
+    def data(self, _text: str) -> None:
+        self._silent = 0
+
+    def endless(self, count: int) -> str | None:
+        """After `count` bytes more: what is wrong when the parser has told nothing for long."""
+        self._silent += count
+        return f"{_UNLIKE}: a tag or comment has more than {_LONGEST} bytes" if self._silent > _LONGEST else None
 
 
 def _fault(parse: Callable[..., Any], *arguments: bytes) -> str | None:
@@ -103,6 +143,8 @@ def _fault(parse: Callable[..., Any], *arguments: bytes) -> str | None:
         parse(*arguments)
     except DefusedXmlException:
         return "the metadata has a document type or entities, which Maven's never has"
+    except _Unlike as error:
+        return f"{_UNLIKE}: {error}"
     except (ParseError, ValueError, LookupError) as error:
         return f"the metadata is no XML: {error}"
     return None

@@ -218,8 +218,7 @@ def _project(name: str) -> str:
 
 def _release(target: Target, project: str, version: str) -> list[str]:
     """The paths of a release's files. Raises NotFound, and what a reader of the project may not know of."""
-    snapshot = parts().reader.may_read(Ask(FORMAT, target.repository, f"{_project(project)}/", target.caller))
-    with parts().database.read() as connection:
+    with parts().reader.look(Ask(FORMAT, target.repository, f"{_project(project)}/", target.caller)) as (connection, snapshot):
         files = files_of(release_rows(connection, snapshot.id, _project(project), version))
     if not files:
         raise NotFound(f"there is no version {version!r} of {project!r} in repository {target.repository!r}")

@@ -13,7 +13,7 @@ from app.http.bodies import body_filler, body_size, body_stream
 from app.http.digests import announced, digest_headers
 from app.http.forms import FilePart, Limits, read_form
 from app.http.identity import caller, log_fact
-from app.http.listing import HARMLESS, folder
+from app.http.listing import HARMLESS, folder, refusal
 from app.http.parts import parts
 from app.http.paths import encode_path
 from app.http.reads import Asked, Description, FileRead, Read, Reads
@@ -24,7 +24,7 @@ from app.repository.reading import Gate
 from app.upload.receiving import Expected
 
 blueprint = Blueprint("raw", __name__, url_prefix="/raw")
-reads = Reads(blueprint)
+reads = Reads(blueprint, refusal)
 
 MOST_FILES = 100
 # What clients say when they have not been told what the body is.

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import tracemalloc
 import zipfile
 from collections import Counter
 
@@ -65,6 +66,27 @@ def test_a_snapshot_without_timestamps_is_its_own_value(room: Room) -> None:
     assert len(values(answer, "updated")[0]) == 14
     assert room.put(f"{LIB}/1.0-SNAPSHOT/lib-1.0-SNAPSHOT.jar", b"newer").status_code == 200
     assert room.get(f"{LIB}/1.0-SNAPSHOT/lib-1.0-SNAPSHOT.jar").data == b"newer"
+
+
+@pytest.mark.parametrize("ending", ["\u017fnapshot", "snap\u017fhot", "\xdfnapshot"])
+def test_a_version_that_only_some_tools_take_for_a_snapshot_is_a_release(room: Room, ending: str) -> None:
+    """Capitals beyond ASCII are other letters in Python than in PostgreSQL; all parts of the house have to agree."""
+    version = f"1.0-{ending}"
+    room.stored(jar(version))
+    assert room.put(jar(version), b"others").status_code == 409
+    assert room.put(f"{LIB}/{version}/lib-1.0-20200513.061306-4.jar").status_code == 400
+    assert values(room.get(f"{LIB}/maven-metadata.xml"), "release") == [version]
+    assert room.get(f"{LIB}/{version}/maven-metadata.xml").status_code == 404
+    room.repository("releases", version_policy="release")
+    assert room.put(jar(version), repository="releases").status_code == 201
+
+
+@pytest.mark.parametrize("version", ["1.0-snapshot", "1.0-Snapshot", "SNAPSHOT"])
+def test_a_snapshot_may_be_written_in_any_case(room: Room, version: str) -> None:
+    room.stored(jar(version), jar(version, "-sources.jar"))
+    answer = room.get(f"{LIB}/{version}/maven-metadata.xml")
+    assert (values(answer, "value"), values(answer, "classifier")) == ([version, version], ["sources"])
+    assert room.put(jar(version), b"newer").status_code == 200
 
 
 def test_an_artifacts_versions_stand_in_order_with_latest_and_release(room: Room) -> None:
@@ -293,6 +315,17 @@ def test_a_path_that_is_no_coordinate_is_refused_and_holds_nothing(room: Room, p
     assert room.value("select count(*) from arkvory_artifacts") == 0
 
 
+def test_a_folder_without_its_slash_is_a_step_away(room: Room) -> None:
+    room.stored(jar("1.0"))
+    for path, there in (("org", "org/"), ("org/acme", "acme/"), (LIB, "lib/"), (f"{LIB}/1.0", "1.0/")):
+        answer = room.get(path)
+        assert (answer.status_code, answer.headers["Location"]) == (302, there)
+    answer = room.get("org/acm")
+    assert (answer.status_code, "no Maven path" in answer.text) == (404, True)
+    room.repository("closed")
+    assert room.get("org", anonymous=True, repository="nowhere").status_code == 401
+
+
 def test_names_in_other_scripts_are_kept(room: Room) -> None:
     path = "例/жук/библиотека/1.0-δ/библиотека-1.0-δ-日本.jar"
     room.stored(path)
@@ -351,6 +384,56 @@ def test_endless_metadata_is_refused_without_being_read_to_its_end(room: Room, t
     answer = room.request("PUT", f"{LIB}/maven-metadata.xml", environ_overrides={"wsgi.input": body} | told)
     assert answer.status_code == 413
     assert body.taken <= most
+
+
+@pytest.mark.parametrize(
+    ("before", "piece", "behind"),
+    [
+        ("", "<m>", ""),
+        ("", '<m xmlns:a="u">', ""),
+        ("", "<m%x/>", ""),
+        ("", '<m n%x=""/>', ""),
+        ("", '<m xmlns:n%x="u"/>', ""),
+        ("<m", ' n%x=""', "/>"),
+        ("<", "m", "/>"),
+        ("<!--", "m", "-->"),
+        ('<m a="', "m", '"/>'),
+    ],
+    ids=["deep", "deep namespaces", "names", "attributes", "namespaces", "wide", "a long name", "a long comment", "a long attribute"],
+)
+def test_metadata_like_none_of_mavens_costs_no_memory(room: Room, before: str, piece: str, behind: str) -> None:
+    middle = "".join(piece % number if "%" in piece else piece for number in range(2**20 // len(piece)))
+    body = f"<metadata>{before}{middle}{behind}".encode()
+    tracemalloc.start()
+    try:
+        answer = room.put(f"{LIB}/maven-metadata.xml", body)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (answer.status_code, "like none of Maven's" in answer.text) == (400, True)
+    # The client of this test holds the body once more.
+    assert peak < len(body) + 3 * 2**20
+
+
+def test_metadata_of_very_many_versions_is_read(room: Room) -> None:
+    rows = b"".join(b"<version>1.0.%d</version>\n" % number for number in range(200_000))
+    body = b"<metadata><versioning><versions>" + rows + b"</versions></versioning></metadata>"
+    assert room.put(f"{LIB}/maven-metadata.xml", body).status_code == 200
+
+
+def test_metadata_is_read_in_a_place_like_a_file(room: Room) -> None:
+    """A hundred clients at once would have a hundred parsers."""
+    places = room.parts.places
+    seen: list[int] = []
+
+    class Looking(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            seen.append(places.used)
+            return super().read(size)
+
+    answer = room.request("PUT", f"{LIB}/maven-metadata.xml", environ_overrides={"wsgi.input": Looking(b"<m/>"), "CONTENT_LENGTH": "4"})
+    assert answer.status_code == 200
+    assert (set(seen), places.used) == ({1}, 0)
 
 
 def test_what_is_withheld_stands_in_no_document(room: Room) -> None:
