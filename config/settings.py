@@ -65,6 +65,11 @@ def _seconds(value: str) -> float:
     return number
 
 
+def _patience(value: str) -> float:
+    """As `_seconds`, or zero."""
+    return 0.0 if value.strip() in {"0", "0.0"} else _seconds(value)
+
+
 _UNITS = {"": 1, "B": 1, "K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
 
 
@@ -148,6 +153,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max_header_bytes", ("ARKVORY_MAX_HEADER_BYTES",), 32768, _count(1024), "largest request head"),
     Setting("max_header_count", ("ARKVORY_MAX_HEADER_COUNT",), 100, _count(10), "most header lines of a request"),
     Setting("ownership_wait_seconds", ("ARKVORY_OWNERSHIP_WAIT_SECONDS",), 30.0, _seconds, "longest wait for a predecessor to give up the storage"),
+    Setting("unsynced_reads_seconds", ("ARKVORY_UNSYNCED_READS_SECONDS",), 0.0, _patience,
+            "cluster: for how long a process that is cut off from the database answers reads from memory, at least; never less than 5"),
     Setting("repository_creation", ("ARKVORY_REPOSITORY_CREATION",), "administrators", _creators, "who may create repositories: `administrators` or `signed-in`"),
     Setting("admin_password", ("ARKVORY_ADMIN_PASSWORD",), None, _text, "password of `admin` at the first start; empty: a random one, printed once"),
     Setting("password_length", ("ARKVORY_PASSWORD_LENGTH",), 1, _count(1, 256), "fewest characters of a new password"),
@@ -203,6 +210,7 @@ class Settings:
     max_header_bytes: int
     max_header_count: int
     ownership_wait_seconds: float
+    unsynced_reads_seconds: float
     repository_creation: str
     admin_password: str | None
     password_length: int

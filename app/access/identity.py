@@ -13,7 +13,6 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from sqlalchemy import Connection, Row, text
 
 from app.access.throttle import Throttle
 from app.cache import keys
+from app.cache.regions import Tag
 from app.cache.single import SingleFlight
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
@@ -220,6 +220,7 @@ class Identities:
 
     def identify(self, credential: Credential, address: str = "") -> Identity:
         """Raises Unauthenticated when the credential is wrong, expired or its user disabled; TooManyLogins after too many guesses."""
+        self._cache.require_synced()
         digest = self._digest(credential)
         kept: Identity | None = self._cache.identities.get(keys.for_identity(digest))
         if kept is not None and self.is_current(kept):
@@ -300,7 +301,7 @@ _DEPLOY_QUERY = (
 )
 
 
-def _tag(identity: Identity) -> Hashable:
+def _tag(identity: Identity) -> Tag:
     if identity.deploy is not None:
         return keys.tag_of_repository(identity.deploy.repository_id)
     return keys.tag_of_user(identity.user_id)

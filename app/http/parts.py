@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import cast
 
 from flask import current_app
@@ -12,8 +13,10 @@ from app.access.identity import Identities
 from app.access.throttle import Throttle
 from app.cache.changes import Transactions
 from app.cache.installation import Installation
+from app.cache.listening import Listening
 from app.cache.snapshots import Snapshots
 from app.cache.store import Cache
+from app.cluster.loop import Loop
 from app.cluster.ownership import Ownership
 from app.database.engines import Database
 from app.repository.blobs import Blobs
@@ -37,6 +40,8 @@ class Parts:
     database: Database
     cache: Cache
     ownership: Ownership
+    # Null on a single node: nobody else changes anything.
+    loop: Loop | None
     transactions: Transactions
     snapshots: Snapshots
     identities: Identities
@@ -60,7 +65,8 @@ def build_parts(settings: Settings) -> Parts:
     database = Database(settings, settings.database_url)
     cache = Cache()
     ownership = Ownership(database)
-    transactions = Transactions(database, cache, ownership)
+    loop = _loop(settings, database, cache) if settings.deployment == "cluster" else None
+    transactions = Transactions(database, cache, ownership, loop)
     snapshots = Snapshots(database, cache)
     throttle = Throttle(settings.login_failures_per_name, settings.login_failures_per_address, settings.login_window_seconds)
     identities = Identities(database, cache, throttle)
@@ -75,6 +81,7 @@ def build_parts(settings: Settings) -> Parts:
         database=database,
         cache=cache,
         ownership=ownership,
+        loop=loop,
         transactions=transactions,
         snapshots=snapshots,
         identities=identities,
@@ -88,6 +95,13 @@ def build_parts(settings: Settings) -> Parts:
         editor=Editor(database, transactions, access, blobs),
         cleanup=Cleanup(settings, database, transactions, admission, blobs, store),
     )
+
+
+def _loop(settings: Settings, database: Database, cache: Cache) -> Loop:
+    loop = Loop(database, Listening(cache), version("arkvory"), settings.unsynced_reads_seconds)
+    cache.require_synced = loop.require_synced
+    cache.believes_absences = False
+    return loop
 
 
 def parts() -> Parts:

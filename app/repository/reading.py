@@ -235,6 +235,7 @@ class Reader:
         return self._judge(ask).snapshot
 
     def _judge(self, ask: Ask) -> _Judged:
+        self._cache.require_synced()
         # Read first: whatever is learnt on the way counts as newer than the decision.
         installation = self._access.installation.switches().epoch
         try:
@@ -291,7 +292,8 @@ class Reader:
 
     def _known_absent(self, judged: _Judged, path: str) -> bool:
         key = keys.for_gate(judged.snapshot.id, judged.epochs, path)
-        return self._cache.may_keep(judged.snapshot.id) and self._cache.absences.get(key) is not None
+        cache = self._cache
+        return cache.believes_absences and cache.may_keep(judged.snapshot.id) and cache.absences.get(key) is not None
 
     def _load_gate(self, judged: _Judged, ask: Ask) -> Found:
         with self._database.read() as connection:
@@ -311,7 +313,7 @@ class Reader:
         keep = self._cache.may_keep(snapshot.id)
         key, tags = keys.for_gate(snapshot.id, seen.epochs, ask.path), (keys.tag_of_repository(snapshot.id),)
         if row.blob_id is None:
-            if keep:
+            if keep and self._cache.believes_absences:
                 self._cache.absences.put(key, True, tags=tags)
             raise _absent(ask)
         gate = Gate(
