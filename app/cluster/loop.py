@@ -116,7 +116,8 @@ class Loop:
         """Register and begin; `identify` tells name and slot. Raises DatabaseAway when PostgreSQL cannot be asked."""
         self._identify = identify
         self._listener.keep(False)
-        self._turn_of(self._begin_anew)
+        if not self._turn_of(self._begin_anew):
+            raise DatabaseAway("the database did not let this process join the cluster")
         self._greenlet = gevent.spawn(self._run)
 
     def stop(self) -> None:
@@ -191,12 +192,13 @@ class Loop:
         self._close()
         if job == self._beat:
             self._set_online(False)
-        if job == self._begin_anew:
-            raise DatabaseAway("the database did not let this process join the cluster")
         return False
 
     def _poll(self, connection: Connection) -> None:
         began = now()
+        if self._registration is None:
+            # Its last try failed half way.
+            self._begin_anew(connection)
         if self._read_mail(connection):
             self.last_poll = began
             self._count_good()
@@ -206,7 +208,7 @@ class Loop:
     def _read_mail(self, connection: Connection) -> bool:
         """True when the mailbox was read to its end."""
         if self._registration is None:
-            # It has left: there is no mailbox, and the numbers were read.
+            # It has left, or is about to begin anew: there is no mailbox, and the numbers were read.
             return True
         letters = mailbox.take(connection, self._registration.id)
         taken = now()
@@ -252,9 +254,8 @@ class Loop:
         return "{}/{}".format(*self._identify())
 
     def _beat(self, connection: Connection) -> None:
-        assert self._registration is not None
         began = now()
-        if membership.heartbeat(connection, self._registration.id):
+        if self._registration is not None and membership.heartbeat(connection, self._registration.id):
             self.last_heartbeat = began
             self._set_online(True)
         else:
@@ -265,7 +266,7 @@ class Loop:
         """A new incarnation, with empty memory (M6); it keeps nothing before M7 allows it."""
         self._keeps = False
         self._listener.keep(False)
-        former = self._registration
+        former, self._registration = self._registration, None
         name, slot = self._identify()
         self._registration = membership.register(connection, name, slot, "web", self._version)
         self._registered_at = self.last_heartbeat = self.last_poll = self.last_probe = now()

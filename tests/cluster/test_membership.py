@@ -199,6 +199,26 @@ def test_m4_a_silent_process_gets_no_mail_and_one_that_was_deleted_begins_anew(p
     assert reader.loop.incarnations == 2 and reader.outcome("a") == b"new"
 
 
+def test_m4_a_new_beginning_that_fails_half_way_keeps_nothing_and_is_tried_again(
+    pair: Pair, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = pair
+    stand_still(reader)
+    writer.rows("update arkvory_instances set heartbeat_at = heartbeat_at - interval '26 s' where id = :id", id=reader.loop.instance_id)
+
+    def fail(*_: Any) -> None:
+        raise DatabaseAway("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(membership, "register", fail)
+        reader.loop._turn_of(reader.loop._beat)
+        reader.loop._turn_of(reader.loop._poll)
+        assert not reader.loop.online and not reader.loop.keeps
+    writer.publish("a", b"new")
+    reader.loop._turn_of(reader.loop._poll)
+    assert reader.loop.online and reader.loop.keeps and reader.outcome("a") == b"new"
+
+
 def test_m4_a_heartbeat_that_cannot_be_written_ends_the_claim_to_be_online(pair: Pair, files: int, monkeypatch: pytest.MonkeyPatch) -> None:
     writer, reader = pair
     eventually(lambda: reader.loop.online)
