@@ -16,8 +16,11 @@ from app.cache.installation import Installation
 from app.cache.listening import Listening
 from app.cache.snapshots import Snapshots
 from app.cache.store import Cache
+from app.cluster import master
+from app.cluster.instance import Instance
 from app.cluster.loop import Loop
-from app.cluster.ownership import Ownership
+from app.cluster.ownership import Ownership, SingleOwnership
+from app.cluster.sharing import SharedOwnership
 from app.database.engines import Database
 from app.repository.blobs import Blobs
 from app.repository.cleanup import Cleanup
@@ -40,6 +43,8 @@ class Parts:
     database: Database
     cache: Cache
     ownership: Ownership
+    # Which process of a cluster this is; null on a single node, and in a command.
+    instance: Instance | None
     # Null on a single node: nobody else changes anything.
     loop: Loop | None
     transactions: Transactions
@@ -56,6 +61,8 @@ class Parts:
     cleanup: Cleanup
     # The secret by which a command on this machine is the administrator; empty: nobody is.
     local_secret: str = ""
+    # From SIGTERM on.
+    stopping: bool = False
 
 
 def build_parts(settings: Settings) -> Parts:
@@ -64,8 +71,9 @@ def build_parts(settings: Settings) -> Parts:
         raise SettingError("ARKVORY_DATABASE_URL is not set, and no embedded PostgreSQL was started for this process")
     database = Database(settings, settings.database_url)
     cache = Cache()
-    ownership = Ownership(database)
-    loop = _loop(settings, database, cache) if settings.deployment == "cluster" else None
+    instance = Instance(settings.instance_id, master.current().token) if settings.cluster and settings.instance_id else None
+    ownership = SharedOwnership(database, instance) if settings.cluster else SingleOwnership(database)
+    loop = _loop(settings, database, cache) if settings.cluster else None
     transactions = Transactions(database, cache, ownership, loop)
     snapshots = Snapshots(database, cache)
     throttle = Throttle(settings.login_failures_per_name, settings.login_failures_per_address, settings.login_window_seconds)
@@ -81,6 +89,7 @@ def build_parts(settings: Settings) -> Parts:
         database=database,
         cache=cache,
         ownership=ownership,
+        instance=instance,
         loop=loop,
         transactions=transactions,
         snapshots=snapshots,
