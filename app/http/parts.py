@@ -18,6 +18,7 @@ from app.cache.snapshots import Snapshots
 from app.cache.store import Cache
 from app.cluster import master
 from app.cluster.instance import Instance
+from app.cluster.leases import Leases
 from app.cluster.loop import Loop
 from app.cluster.ownership import Ownership, SingleOwnership
 from app.cluster.sharing import SharedOwnership
@@ -47,6 +48,7 @@ class Parts:
     instance: Instance | None
     # Null on a single node: nobody else changes anything.
     loop: Loop | None
+    leases: Leases | None
     transactions: Transactions
     snapshots: Snapshots
     identities: Identities
@@ -91,6 +93,7 @@ def build_parts(settings: Settings) -> Parts:
         ownership=ownership,
         instance=instance,
         loop=loop,
+        leases=Leases(database, lambda: instance.label if instance else "a command") if settings.cluster else None,
         transactions=transactions,
         snapshots=snapshots,
         identities=identities,
