@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -132,7 +132,10 @@ class Transaction:
     # -- the end
 
     def settle_uploads(self, states: Mapping[UUID, UploadState]) -> None:
-        """Last step: all uploads that this transaction changes, in one statement. Nothing may be locked after it."""
+        """Last step: all uploads that this transaction changes, in one statement. Nothing may be locked after it.
+
+        Raises Unavailable when one to be published is not open any more: another process took this one for dead.
+        """
         self._delete_cache_rows()
         self._post()
         self.order.reach(Step.UPLOADS)
@@ -143,16 +146,19 @@ class Transaction:
         parameters: dict[str, Any] = {"ids": [str(each) for each in states]}
         for number, (upload_id, state) in enumerate(states.items()):
             parameters |= {f"i{number}": str(upload_id), f"s{number}": state.status, f"b{number}": state.bytes}
-        self.connection.execute(
+        changed = self.connection.execute(
             text(
                 # Rows are locked in the order of their ids, whatever the plan of the update.
                 "with locked as materialized (select id from arkvory_uploads where id = any(cast(:ids as uuid[])) order by id for update) "
                 "update arkvory_uploads as u set status = v.status, bytes = coalesce(v.bytes, u.bytes), changed_at = now(), "
                 f"lease_until = null from (values {values}) as v(id, status, bytes) "
-                "where u.id = v.id and u.id in (select id from locked)"
+                "where u.id = v.id and u.id in (select id from locked) and (v.status <> 'published' or u.status = 'open') "
+                "returning u.status"
             ),
             parameters,
         )
+        if _published(changed.scalars()) < _published(state.status for state in states.values()):
+            raise Unavailable("this upload took so long without a sign of life that it was given up; send it again")
 
     def _delete_cache_rows(self) -> None:
         """C4: under a savepoint; C6: rows that cannot be deleted cost nothing but an entry in the log."""
@@ -267,6 +273,10 @@ class Transactions:
         """Called every second or so: find out what became of transactions whose outcome is still unknown."""
         for outcome in tuple(self.cache.doubts.open.values()):
             self._settled_status(outcome)
+
+
+def _published(statuses: Iterable[str]) -> int:
+    return sum(1 for each in statuses if each == "published")
 
 
 def _status_now(connection: Connection, outcome: Outcome) -> str:
