@@ -188,14 +188,18 @@ def test_m3_a_message_that_fails_is_tried_again_and_then_kept_as_a_dead_letter(p
     assert not writer.value("select count(*) from arkvory_mail where instance_id = :id", id=reader.loop.instance_id)
 
 
-def test_mail_that_nobody_will_read_is_deleted(pair: Pair, files: int) -> None:
+def test_m4_mail_that_nobody_will_read_is_deleted_and_later_the_row_of_its_reader(pair: Pair, files: int) -> None:
     writer, reader = pair
     reader.loop._greenlet.kill()  # type: ignore[union-attr]
     writer.publish("a", b"new")
-    assert messages(writer)
-    with writer.parts.database.write() as connection:
-        assert mailbox.delete_unread(connection) == 0, "its receiver lives"
-    writer.rows("update arkvory_instances set heartbeat_at = now() - interval '61 s' where id = :id", id=reader.loop.instance_id)
-    with writer.parts.database.write() as connection:
-        assert mailbox.delete_unread(connection) >= 1
+    gone = "update arkvory_instances set heartbeat_at = now() - make_interval(secs => :seconds) where id = :id"
+
+    writer.clean()
+    assert messages(writer), "its receiver lives"
+    writer.rows(gone, id=reader.loop.instance_id, seconds=61)
+    writer.clean()
     assert not messages(writer)
+    assert writer.value("select count(*) from arkvory_instances") == 2
+    writer.rows(gone, id=reader.loop.instance_id, seconds=601)
+    writer.clean()
+    assert writer.value("select count(*) from arkvory_instances") == 1
