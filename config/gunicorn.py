@@ -32,20 +32,26 @@ def _settings() -> Settings:
         settings = Settings.from_environment()
     except SettingError as error:
         raise SystemExit(f"arkvory: {error}") from None
-    if settings.deployment == "cluster":
-        raise SystemExit("arkvory: ARKVORY_DEPLOYMENT=cluster is not in this release; use single, or leave it unset")
+    if settings.cluster and settings.instance_id is None:
+        raise SystemExit(
+            "arkvory: ARKVORY_DEPLOYMENT=cluster needs a name for this server, unlike that of every other: set ARKVORY_INSTANCE_ID, "
+            "such as ARKVORY_INSTANCE_ID=vm1"
+        )
     if settings.deployment == "single" and (settings.web_concurrency or 1) > 1:
-        raise SystemExit("arkvory: ARKVORY_DEPLOYMENT=single runs one web process; set WEB_CONCURRENCY to 1, or leave it unset")
+        raise SystemExit(
+            "arkvory: ARKVORY_DEPLOYMENT=single runs one web process; set WEB_CONCURRENCY to 1, or leave it unset, "
+            "or set ARKVORY_DEPLOYMENT=cluster"
+        )
     return settings
 
 
+# After a SIGHUP this file is read again, as another module: what the master keeps hangs on gunicorn's own object.
 _arkvory = _settings()
-_embedded: Any = None
 
 bind = [f"[{_arkvory.bind}]:{_arkvory.port}" if ":" in _arkvory.bind else f"{_arkvory.bind}:{_arkvory.port}"]
 backlog = 2048
 worker_class = "app.http.worker.Worker"
-workers = 1
+workers = _arkvory.processes
 worker_connections = _arkvory.max_connections
 preload_app = False
 # Only a process that hangs misses this many seconds of heartbeat; slow clients and long requests do not.
@@ -66,11 +72,11 @@ proc_name = "arkvory"
 
 def on_starting(server: Any) -> None:
     """In the master, before it listens."""
-    global _embedded
-    if server.cfg.workers != 1:
-        raise SystemExit("arkvory: this release runs one web process; leave out --workers")
-    if (_arkvory.web_concurrency or 1) > 1:
-        server.log.warning("WEB_CONCURRENCY=%d: this release runs one web process", _arkvory.web_concurrency)
+    if server.cfg.workers != _arkvory.processes:
+        raise SystemExit(f"arkvory: leave out --workers: {_what_decides()}")
+    if (_arkvory.web_concurrency or 1) > _arkvory.processes:
+        server.log.warning("WEB_CONCURRENCY=%d is ignored: %s", _arkvory.web_concurrency, _what_decides())
+    importlib.import_module("app.cluster.master").current()
     try:
         importlib.import_module("app.http.addresses").networks(_arkvory.trusted_proxies)
     except SettingError as error:
@@ -78,10 +84,16 @@ def on_starting(server: Any) -> None:
     _check_address()
     _load_certificate(server)
     if _arkvory.database_url is None:
-        _embedded = _start_embedded()
+        server.embedded_database = _start_embedded()
         # Also when gunicorn ends before its own hook; in children it does nothing.
-        atexit.register(_embedded.leave)
-        os.environ["ARKVORY_DATABASE_URL"] = _embedded.url
+        atexit.register(server.embedded_database.leave)
+        os.environ["ARKVORY_DATABASE_URL"] = server.embedded_database.url
+
+
+def _what_decides() -> str:
+    if _arkvory.cluster:
+        return "WEB_CONCURRENCY says how many web processes run"
+    return "one web process runs; several need ARKVORY_DEPLOYMENT=cluster and WEB_CONCURRENCY"
 
 
 def _load_certificate(server: Any) -> None:
@@ -123,9 +135,9 @@ def _start_embedded() -> Any:
 
 
 def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None:
-    """A signal (TTIN) may ask for more processes; a second one would serve from a memory that nobody keeps right (S1)."""
-    if new_value > 1 and old_value is not None:
-        server.log.warning("this release runs one web process")
+    """A signal (TTIN) may ask for more processes; on a single node a second one would serve from a memory that nobody keeps right (S1)."""
+    if new_value > 1 and old_value is not None and not _arkvory.cluster:
+        server.log.warning(_what_decides())
         server.num_workers = 1
 
 
@@ -133,12 +145,12 @@ def post_fork(server: Any, worker: Any) -> None:
     """In the worker, before it loads the application."""
     importlib.import_module("app.database.engines").patch_for_gevent()
     worker.tls = _certificate()
+    # The worker looks after the embedded database, the master cannot.
+    worker.embedded_database = getattr(server, "embedded_database", None)
 
 
 def post_worker_init(worker: Any) -> None:
     """In the worker, after it loaded the application and before the first request."""
-    # Inherited from the master: the worker looks after the embedded database, the master cannot.
-    worker.embedded_database = _embedded
     start = getattr(worker.wsgi, "arkvory_start", None)
     if start is not None:
         start(worker)
@@ -153,5 +165,9 @@ def worker_exit(server: Any, worker: Any) -> None:
 
 def on_exit(server: Any) -> None:
     """In the master, after the last worker."""
-    if _embedded is not None:
-        _embedded.leave()
+    localserver = importlib.import_module("app.cluster.localserver")
+    secret = importlib.import_module("app.cluster.master").current().secret
+    localserver.remove(_arkvory.data_dir, secret, _arkvory.instance_id if _arkvory.cluster else None)
+    embedded = getattr(server, "embedded_database", None)
+    if embedded is not None:
+        embedded.leave()

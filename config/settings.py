@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -65,6 +66,11 @@ def _seconds(value: str) -> float:
     return number
 
 
+def _patience(value: str) -> float:
+    """As `_seconds`, or zero."""
+    return 0.0 if value.strip() in {"0", "0.0"} else _seconds(value)
+
+
 _UNITS = {"": 1, "B": 1, "K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
 
 
@@ -88,6 +94,15 @@ def _names(value: str) -> tuple[str, ...]:
 def _deployment(value: str) -> str:
     if value not in {"single", "cluster"}:
         raise ValueError("expected single or cluster")
+    return value
+
+
+_INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+def _instance(value: str) -> str:
+    if not _INSTANCE.fullmatch(value):
+        raise ValueError("expected letters, digits, dots, hyphens and underscores, at most 63, a letter or digit first")
     return value
 
 
@@ -122,8 +137,10 @@ SETTINGS: tuple[Setting, ...] = (
             "longest wait for a connection before the answer is 503"),
     Setting("database_connect_seconds", ("ARKVORY_DATABASE_CONNECT_SECONDS",), 5.0, _seconds, "longest wait for PostgreSQL to accept a connection"),
     Setting("database_statement_seconds", ("ARKVORY_DATABASE_STATEMENT_SECONDS",), 30.0, _seconds, "longest run of one statement of a request"),
-    Setting("deployment", ("ARKVORY_DEPLOYMENT",), None, _deployment, "`single` (default): one web process; `cluster` is not in this release"),
-    Setting("web_concurrency", ("WEB_CONCURRENCY",), None, _count(1), "web processes; `single` runs one"),
+    Setting("deployment", ("ARKVORY_DEPLOYMENT",), None, _deployment, "`single` (default): one web process; `cluster`: any number of processes and machines"),
+    Setting("instance_id", ("ARKVORY_INSTANCE_ID", "DYNO", "POD_NAME"), None, _instance,
+            "cluster: name of this server among the others; default: the dyno's or pod's"),
+    Setting("web_concurrency", ("WEB_CONCURRENCY",), None, _count(1, 256), "web processes of this server; `single` runs one"),
     Setting("public_url", ("ARKVORY_PUBLIC_URL",), None, _text, "address under which clients reach the server, for links in answers"),
     Setting("trusted_proxies", ("ARKVORY_TRUSTED_PROXIES",), (), _names,
             "addresses or networks (comma separated) whose `X-Forwarded-*` headers are believed"),
@@ -147,7 +164,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max_connections", ("ARKVORY_MAX_CONNECTIONS",), 2000, _count(8), "client connections at once"),
     Setting("max_header_bytes", ("ARKVORY_MAX_HEADER_BYTES",), 32768, _count(1024), "largest request head"),
     Setting("max_header_count", ("ARKVORY_MAX_HEADER_COUNT",), 100, _count(10), "most header lines of a request"),
-    Setting("ownership_wait_seconds", ("ARKVORY_OWNERSHIP_WAIT_SECONDS",), 30.0, _seconds, "longest wait for a predecessor to give up the storage"),
+    Setting("ownership_wait_seconds", ("ARKVORY_OWNERSHIP_WAIT_SECONDS",), 30.0, _seconds, "longest wait for a predecessor to give up the storage or the instance's name"),
+    Setting("unsynced_reads_seconds", ("ARKVORY_UNSYNCED_READS_SECONDS",), 0.0, _patience,
+            "cluster: for how long a process that is cut off from the database answers reads from memory, at least; never less than 5"),
     Setting("repository_creation", ("ARKVORY_REPOSITORY_CREATION",), "administrators", _creators, "who may create repositories: `administrators` or `signed-in`"),
     Setting("admin_password", ("ARKVORY_ADMIN_PASSWORD",), None, _text, "password of `admin` at the first start; empty: a random one, printed once"),
     Setting("password_length", ("ARKVORY_PASSWORD_LENGTH",), 1, _count(1, 256), "fewest characters of a new password"),
@@ -181,6 +200,7 @@ class Settings:
     database_connect_seconds: float
     database_statement_seconds: float
     deployment: str | None
+    instance_id: str | None
     web_concurrency: int | None
     public_url: str | None
     trusted_proxies: tuple[str, ...]
@@ -203,6 +223,7 @@ class Settings:
     max_header_bytes: int
     max_header_count: int
     ownership_wait_seconds: float
+    unsynced_reads_seconds: float
     repository_creation: str
     admin_password: str | None
     password_length: int
@@ -218,8 +239,18 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read every setting; raises `SettingError` naming the variable, its value and what was expected."""
-        environment = os.environ if environment is None else environment
+        environment = _with_pod_name(os.environ if environment is None else environment)
         return cls(**{setting.field: _value(setting, environment) for setting in SETTINGS})
+
+    @property
+    def cluster(self) -> bool:
+        """Whether other processes may change what this one remembers."""
+        return self.deployment == "cluster"
+
+    @property
+    def processes(self) -> int:
+        """Web processes of this gunicorn master."""
+        return (self.web_concurrency or 1) if self.cluster else 1
 
     @property
     def scheme(self) -> str:
@@ -232,6 +263,13 @@ class Settings:
         return self.max_uploads_per_key or min(4, self.max_uploads)
 
 
+def _with_pod_name(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """In Kubernetes a container's host name is the pod's name."""
+    if environment.get("KUBERNETES_SERVICE_HOST") and environment.get("HOSTNAME") and not environment.get("POD_NAME"):
+        return {**environment, "POD_NAME": environment["HOSTNAME"]}
+    return environment
+
+
 def unknown_variables(environment: Mapping[str, str] | None = None) -> dict[str, str | None]:
     """Variables named like ours that nothing reads, with the one that was perhaps meant."""
     environment = os.environ if environment is None else environment
@@ -240,12 +278,16 @@ def unknown_variables(environment: Mapping[str, str] | None = None) -> dict[str,
     return {name: next(iter(difflib.get_close_matches(name, known, 1, 0.8)), None) for name in strange}
 
 
+# Set by the platform, whatever else is.
+_OF_PLATFORMS = {"DYNO", "POD_NAME"}
+
+
 def overruled_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Variables that are set and not read, with the one of the same setting that is set otherwise and comes first."""
     environment = os.environ if environment is None else environment
     overruled: dict[str, str] = {}
     for setting in SETTINGS:
-        given = [name for name in setting.variables if environment.get(name)]
+        given = [name for name in setting.variables if environment.get(name) and name not in _OF_PLATFORMS]
         overruled |= {name: given[0] for name in given[1:] if environment[name] != environment[given[0]]}
     return overruled
 

@@ -9,6 +9,7 @@
     pause                stops whoever calls a function: pause(house.parts.blobs, "place") (tests.support.pauses.Pause)
     server               a whole Arkvory for the tests of one file (tests.support.server.Server)
     make_server          makes one for this test: make_server(ARKVORY_MAX_UPLOADS="2"), make_server(embedded=True)
+    make_cluster         several gunicorn masters over one database and folder: make_cluster(masters=2, workers=2)
 """
 
 # ruff: noqa: E402  # the patches come first
@@ -36,13 +37,14 @@ from app.database import embedded, engines, migrate
 from tests.support.database import execute, start, take_down
 from tests.support.house import House
 from tests.support.pauses import Pause
-from tests.support.server import Server
+from tests.support.server import Cluster, Server
 
 engines.patch_for_gevent()
 
 TEMPLATE = "arkvory_template"
 NewDatabase = Callable[[str | None], str]
 MakeServer = Callable[..., Server]
+MakeCluster = Callable[..., Cluster]
 MakeHouse = Callable[..., House]
 MakePause = Callable[..., Pause]
 
@@ -184,5 +186,26 @@ def make_server(
     yield make
     for running in made:
         running.close()
+    for url in databases:
+        drop(postgres, url)
+
+
+@pytest.fixture
+def make_cluster(
+    postgres: embedded.EmbeddedPostgres, new_database: NewDatabase, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MakeCluster]:
+    made: list[Cluster] = []
+    databases: list[str] = []
+
+    def make(masters: int = 2, workers: int = 2, *, start: bool = True, database_url: str | None = None, **environment: str) -> Cluster:
+        """Masters `vm1`, `vm2`... with these variables; without `start` they are only prepared."""
+        if database_url is None:
+            databases.append(new_database(template))
+        made.append(Cluster(tmp_path_factory.mktemp("cluster"), database_url or databases[-1], masters, workers, **environment))
+        return made[-1].start() if start else made[-1]
+
+    yield make
+    for each in made:
+        each.close()
     for url in databases:
         drop(postgres, url)

@@ -13,7 +13,6 @@ import os
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from sqlalchemy import Connection, Row, text
 
 from app.access.throttle import Throttle
 from app.cache import keys
+from app.cache.regions import Tag
 from app.cache.single import SingleFlight
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
@@ -257,7 +257,8 @@ class Identities:
         return self.kept(digest) or self.fetch(digest, credential, address)
 
     def kept(self, digest: bytes) -> Identity | None:
-        """Whom memory knows by a credential's digest; whoever is told null goes on to `fetch`."""
+        """Whom memory knows by a credential's digest; whoever is told null goes on to `fetch`. Raises Unavailable (M6)."""
+        self._cache.require_synced()
         kept: Identity | None = self._cache.identities.get(keys.for_identity(digest))
         return kept if self.is_current(kept) else None
 
@@ -334,7 +335,7 @@ _DEPLOY_QUERY = (
 )
 
 
-def _tag(identity: Identity) -> Hashable:
+def _tag(identity: Identity) -> Tag:
     if identity.deploy is not None:
         return keys.tag_of_repository(identity.deploy.repository_id)
     return keys.tag_of_user(identity.user_id)

@@ -10,19 +10,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import gevent
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from app.cache.messages import bodies_of
+from app.cache.outcomes import Outcome, RepositoryChange
 from app.cache.store import Cache, CurrentNumbers
 from app.cache.view import Epochs
+from app.cluster import mailbox
+from app.cluster.loop import Loop
 from app.cluster.ownership import Ownership
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, database_errors, statements_within
 from app.database.locks import ADMISSION, LockOrder, Step, repository_lock
@@ -38,44 +41,6 @@ CLASSES = ("metadata", "authorization", "content", "members")
 
 
 @dataclass(frozen=True)
-class RepositoryChange:
-    """What one transaction did to one repository; `epochs` are those after it."""
-
-    repository_id: int
-    epochs: Epochs
-    classes: frozenset[str]
-    names: tuple[tuple[str, str], ...]
-    paths: tuple[str, ...] | None
-
-    @property
-    def touches_snapshot(self) -> bool:
-        return bool(self.classes & {"metadata", "authorization", "members"})
-
-    @property
-    def touches_grants(self) -> bool:
-        return "authorization" in self.classes
-
-
-@dataclass
-class Outcome:
-    """All changes of one transaction, and its id with the start of PostgreSQL, by which a lost answer to COMMIT is found out."""
-
-    transaction_id: int = 0
-    server_started: datetime | None = None
-    repositories: list[RepositoryChange] = field(default_factory=list)
-    users: dict[int, int] = field(default_factory=dict)
-    installation: int | None = None
-
-    @property
-    def empty(self) -> bool:
-        return not self.repositories and not self.users and self.installation is None
-
-    def remember(self, row: Row[Any]) -> None:
-        """Take the transaction's identity from a row that ends with `_IDENTITY`."""
-        self.transaction_id, self.server_started = int(row.transaction_id), row.server_started
-
-
-@dataclass(frozen=True)
 class UploadState:
     """What an upload becomes at the end of a transaction; `bytes` null keeps its size."""
 
@@ -86,8 +51,10 @@ class UploadState:
 class Transaction:
     """A business transaction; its methods are the steps of the order of locks."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, sender: int | None = None) -> None:
+        """`sender` is this process's instance id in cluster mode; null: there is nobody to tell."""
         self.connection = connection
+        self._sender = sender
         self.order = LockOrder()
         self.outcome = Outcome()
         self.row_errors = 0
@@ -165,8 +132,12 @@ class Transaction:
     # -- the end
 
     def settle_uploads(self, states: Mapping[UUID, UploadState]) -> None:
-        """Last step: all uploads that this transaction changes, in one statement. Nothing may be locked after it."""
+        """Last step: all uploads that this transaction changes, in one statement. Nothing may be locked after it.
+
+        Raises Unavailable when one to be published is not open any more: another process took this one for dead.
+        """
         self._delete_cache_rows()
+        self._post()
         self.order.reach(Step.UPLOADS)
         self._uploads_settled = True
         if not states:
@@ -175,16 +146,19 @@ class Transaction:
         parameters: dict[str, Any] = {"ids": [str(each) for each in states]}
         for number, (upload_id, state) in enumerate(states.items()):
             parameters |= {f"i{number}": str(upload_id), f"s{number}": state.status, f"b{number}": state.bytes}
-        self.connection.execute(
+        changed = self.connection.execute(
             text(
                 # Rows are locked in the order of their ids, whatever the plan of the update.
                 "with locked as materialized (select id from arkvory_uploads where id = any(cast(:ids as uuid[])) order by id for update) "
                 "update arkvory_uploads as u set status = v.status, bytes = coalesce(v.bytes, u.bytes), changed_at = now(), "
                 f"lease_until = null from (values {values}) as v(id, status, bytes) "
-                "where u.id = v.id and u.id in (select id from locked)"
+                "where u.id = v.id and u.id in (select id from locked) and (v.status <> 'published' or u.status = 'open') "
+                "returning u.status"
             ),
             parameters,
         )
+        if _published(changed.scalars()) < _published(state.status for state in states.values()):
+            raise Unavailable("this upload took so long without a sign of life that it was given up; send it again")
 
     def _delete_cache_rows(self) -> None:
         """C4: under a savepoint; C6: rows that cannot be deleted cost nothing but an entry in the log."""
@@ -201,18 +175,28 @@ class Transaction:
             self.row_errors += 1
             log.warning("cache rows could not be deleted: %s", error.orig)
 
+    def _post(self) -> None:
+        """M1: one message for each repository, in the transaction itself."""
+        if self._sender is None or self.outcome.empty:
+            return
+        self.order.reach(Step.MAIL)
+        mailbox.post(self.connection, self._sender, bodies_of(self.outcome))
+
     def before_commit(self) -> None:
         if not self._uploads_settled:
             self._delete_cache_rows()
+            self._post()
 
 
 class Transactions:
     """Opens business transactions and does what follows their commit."""
 
-    def __init__(self, database: Database, cache: Cache, ownership: Ownership) -> None:
+    def __init__(self, database: Database, cache: Cache, ownership: Ownership, loop: Loop | None = None) -> None:
+        """`loop` is that of a process in cluster mode; null: no other process has to hear of anything."""
         self.database = database
         self.cache = cache
         self.ownership = ownership
+        self._loop = loop
         self.turns = RepositoryTurns()
         self.active = 0
 
@@ -237,14 +221,15 @@ class Transactions:
             with self.turns.waiting_slots if repository_ids else contextlib.nullcontext():
                 stack.enter_context(database_errors())
                 connection = stack.enter_context(self.database.request.connect())
-                transaction = Transaction(connection)
+                transaction = Transaction(connection, None if self._loop is None else self._loop.instance_id or 0)
                 transaction.order.reach(Step.OWNER)
                 self.ownership.share_lock(connection)
                 if repository_ids:
                     transaction.lock_repositories(repository_ids)
             yield transaction
             transaction.before_commit()
-            self._commit(transaction)
+            with self.cache.committing(transaction.outcome):
+                self._commit(transaction)
 
     def _commit(self, transaction: Transaction) -> None:
         self.cache.row_errors += transaction.row_errors
@@ -288,6 +273,10 @@ class Transactions:
         """Called every second or so: find out what became of transactions whose outcome is still unknown."""
         for outcome in tuple(self.cache.doubts.open.values()):
             self._settled_status(outcome)
+
+
+def _published(statuses: Iterable[str]) -> int:
+    return sum(1 for each in statuses if each == "published")
 
 
 def _status_now(connection: Connection, outcome: Outcome) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+from app.cache import keys
 from app.cache.store import Cache
 from app.database.engines import Database
 
@@ -25,18 +26,17 @@ class Installation:
     def __init__(self, database: Database, cache: Cache) -> None:
         self._database = database
         self._cache = cache
-        self._kept: Switches | None = None
 
     def switches(self) -> Switches:
         """Those that a decision may rest on; their epoch is the one that it is made with (C8). Raises Unavailable."""
-        kept = self._kept
+        kept: Switches | None = self._cache.installation.get(keys.SWITCHES)
         if kept is not None and kept.epoch >= self._cache.view.installation and not self._cache.doubts.installation:
             return kept
         with self._database.read() as connection:
             found = read_switches(connection)
         self._cache.observe_installation(found.epoch)
         # C3: under the epoch that the query itself read; one that is below the view is not used above.
-        self._kept = found
+        self._cache.installation.put(keys.SWITCHES, found)
         return found
 
 

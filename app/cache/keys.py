@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from app.cache.regions import Tag
 from app.cache.view import Epochs
+
+# The one entry of the installation's region; its epoch stands in the value.
+SWITCHES: Hashable = "switches"
 
 
 def for_snapshot(tenant: str, name: str) -> Hashable:
@@ -42,9 +46,9 @@ def for_document(repository_id: int, epochs: Epochs, document: str, representati
     return repository_id, epochs.metadata, epochs.content, document, representation
 
 
-def tag_of_repository(repository_id: int) -> Hashable:
+def tag_of_repository(repository_id: int) -> Tag:
     return "repository", repository_id
 
 
-def tag_of_user(user_id: int) -> Hashable:
+def tag_of_user(user_id: int) -> Tag:
     return "user", user_id

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, KeysView
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
+# What an entry is about: a kind and an id.
+Tag = tuple[str, int]
 
 
 class Region(Generic[V]):
@@ -26,11 +28,18 @@ class Region(Generic[V]):
         self.hits = 0
         self.fetches = 0
         self.evictions = 0
-        self._entries: OrderedDict[Hashable, tuple[float, int, tuple[Hashable, ...], V]] = OrderedDict()
-        self._tagged: dict[Hashable, set[Hashable]] = {}
+        # False: `put` keeps nothing.
+        self.keeps = True
+        self._entries: OrderedDict[Hashable, tuple[float, int, tuple[Tag, ...], V]] = OrderedDict()
+        self._tagged: dict[Tag, set[Hashable]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def tags(self) -> KeysView[Tag]:
+        """Of all entries."""
+        return self._tagged.keys()
 
     def get(self, key: Hashable) -> V | None:
         """The value under `key`, or None; None counts as a fetch, since the caller loads it next."""
@@ -46,9 +55,11 @@ class Region(Generic[V]):
         self.hits += 1
         return entry[3]
 
-    def put(self, key: Hashable, value: V, *, tags: tuple[Hashable, ...] = (), weight: int = 0, lifetime: float | None = None) -> None:
+    def put(self, key: Hashable, value: V, *, tags: tuple[Tag, ...] = (), weight: int = 0, lifetime: float | None = None) -> None:
         """Keep `value`; what no longer fits goes, oldest use first."""
         self._remove(key)
+        if not self.keeps:
+            return
         if self.capacity_bytes is not None and weight > self.capacity_bytes:
             return
         lifetime = self.lifetime if lifetime is None else min(lifetime, self.lifetime)
@@ -62,7 +73,7 @@ class Region(Generic[V]):
         """Remove one entry, if it is there."""
         self._remove(key)
 
-    def drop_tag(self, tag: Hashable) -> None:
+    def drop_tag(self, tag: Tag) -> None:
         """Remove every entry that carries `tag`."""
         for key in tuple(self._tagged.get(tag, ())):
             self._remove(key)

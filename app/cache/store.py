@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +17,14 @@ from app.cache.regions import Region
 from app.cache.view import Epochs, Seen, View
 
 if TYPE_CHECKING:
-    from app.cache.changes import Outcome
+    from app.cache.outcomes import Outcome
 
 log = logging.getLogger(__name__)
+
+
+def _always() -> None:
+    """A single node may believe its memory."""
+
 
 DOCUMENT_BYTES = 256 * 1024
 MISSING_LIFETIME = 60.0
@@ -65,6 +72,11 @@ class Cache:
         self.deletion_errors = 0
         self.row_errors = 0
         self._void: set[int] = set()
+        self._committing: list[Outcome] = []
+        # In cluster mode: raises when memory is too old to be believed and cannot be compared (M6).
+        self.require_synced: Callable[[], None] = _always
+        # In cluster mode a message may be on its way: what seems absent is looked for (C10).
+        self.believes_absences = True
         self.snapshots: Region[Any] = Region("snapshot", capacity=10_000, lifetime=600)
         self.identities: Region[Any] = Region("identity", capacity=100_000, lifetime=30)
         self.passwords: Region[bool] = Region("password", capacity=10_000, lifetime=600)
@@ -72,10 +84,11 @@ class Cache:
         self.gates: Region[Any] = Region("gate", capacity=100_000, lifetime=60)
         self.absences: Region[bool] = Region("gate_absent", capacity=100_000, lifetime=MISSING_LIFETIME)
         self.documents: Region[Any] = Region("derived_document", capacity=50_000, lifetime=3600, capacity_bytes=64 * 1024 * 1024)
+        self.installation: Region[Any] = Region("installation", capacity=1, lifetime=math.inf)
 
     @property
     def regions(self) -> tuple[Region[Any], ...]:
-        return (self.snapshots, self.identities, self.passwords, self.grants, self.gates, self.absences, self.documents)
+        return (self.snapshots, self.identities, self.passwords, self.grants, self.gates, self.absences, self.documents, self.installation)
 
     def may_keep(self, repository_id: int) -> bool:
         """False while a transaction of unknown outcome may have changed the repository (C2)."""
@@ -87,6 +100,21 @@ class Cache:
 
     def was_read_again(self, repository_id: int) -> None:
         self._void.discard(repository_id)
+
+    def keep(self, keeps: bool) -> None:
+        """Whether what is read is kept (M7). When not, all that was kept goes too; numbers and verdicts on passwords stay true."""
+        for region in self.regions:
+            if region is not self.passwords:
+                region.keeps = keeps
+                if not keeps:
+                    region.clear()
+
+    def cached(self, kind: str) -> set[int]:
+        """Ids of the repositories or users that anything is kept of."""
+        return {tag[1] for region in self.regions for tag in region.tags if tag[0] == kind}
+
+    def has_snapshot(self, repository_id: int) -> bool:
+        return keys.tag_of_repository(repository_id) in self.snapshots.tags
 
     def effective(self, repository_id: int, epochs: Epochs) -> Epochs:
         """C1: the larger of the snapshot's and the view's."""
@@ -105,13 +133,33 @@ class Cache:
 
     def observe_user(self, user_id: int, revision: int) -> None:
         if self.view.raise_user(user_id, revision):
-            self._drop_user(user_id)
+            self.drop_user(user_id)
 
     def observe_installation(self, epoch: int) -> None:
         if self.view.raise_installation(epoch):
             self._guarded(None, self.grants.clear)
 
-    # -- after a commit
+    # -- around a commit
+
+    @contextlib.contextmanager
+    def committing(self, outcome: Outcome) -> Iterator[None]:
+        """While others may see a commit of this process before it does itself."""
+        self._committing.append(outcome)
+        try:
+            yield
+        finally:
+            self._committing.remove(outcome)
+
+    def is_own(self, *, repository_id: int | None = None, user_id: int | None = None) -> bool:
+        """Whether a transaction of this process changes that repository, that user or (both null) the installation right now."""
+        for outcome in (*self._committing, *self.doubts.open.values()):
+            if repository_id is not None:
+                found = any(change.repository_id == repository_id for change in outcome.repositories)
+            else:
+                found = outcome.installation is not None if user_id is None else user_id in outcome.users
+            if found:
+                return True
+        return False
 
     def apply(self, outcome: Outcome) -> None:
         """What a confirmed commit changed: the view rises first, then entries are deleted (C2)."""
@@ -127,7 +175,7 @@ class Cache:
             if change.touches_grants:
                 self._guarded(change.repository_id, lambda rid=change.repository_id: self.grants.drop_tag(keys.tag_of_repository(rid)))
         for user_id in outcome.users:
-            self._drop_user(user_id)
+            self.drop_user(user_id)
         if outcome.installation is not None:
             self._guarded(None, self.grants.clear)
 
@@ -157,7 +205,7 @@ class Cache:
             self._drop_snapshots(change.repository_id, change.names)
             self.drop_repository(change.repository_id)
         for user_id in outcome.users:
-            self._drop_user(user_id)
+            self.drop_user(user_id)
         if outcome.installation is not None:
             self._guarded(None, self.grants.clear)
 
@@ -172,7 +220,7 @@ class Cache:
         for region in (self.snapshots, self.grants, self.gates, self.absences, self.documents):
             self._guarded(repository_id, lambda r=region: r.drop_tag(tag))
 
-    def _drop_user(self, user_id: int) -> None:
+    def drop_user(self, user_id: int) -> None:
         tag = keys.tag_of_user(user_id)
         for region in (self.identities, self.grants):
             self._guarded(None, lambda r=region: r.drop_tag(tag))

@@ -43,12 +43,8 @@ def serve(port: int | None, bind: str | None) -> None:
 
 @click.command()
 def worker() -> None:
-    """Run background jobs of a cluster; a single node needs none."""
-    from config import Settings
-
-    if Settings.from_environment().deployment == "cluster":
-        raise Failed("ARKVORY_DEPLOYMENT=cluster is not in this release")
-    click.echo("A single node runs its jobs in the web process: this worker is not needed, and idles until it is stopped.")
+    """For a Procfile: idles, since the web processes run the background jobs, in a cluster one of them at a time."""
+    click.echo("The web processes run the background jobs: this worker is not needed, and idles until it is stopped.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     while True:

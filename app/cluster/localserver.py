@@ -1,4 +1,8 @@
-"""How a command on this machine finds the running server: its address and a secret in the data directory."""
+"""How a command on this machine finds the running server: its address and a secret in the data directory.
+
+    server.json          of a single node
+    server-NAME.json     of each server of a cluster that uses this directory, perhaps from another machine
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,25 +33,33 @@ class LocalServer:
     certificates: tuple[str, ...] = ()
 
 
-def write(data_dir: Path, url: str, certificates: Sequence[str] = (), secret: str | None = None) -> str:
-    """Leave address and secret (a fresh one, when none is given) in `server.json` (0600); the secret."""
-    secret = secret or secrets.token_urlsafe(32)
-    target, fresh = data_dir / "server.json", data_dir / "server.json.new"
+def file_name(instance: str | None) -> str:
+    """Of the server that goes by this name in a cluster, null on a single node."""
+    return "server.json" if instance is None else f"server-{instance}.json"
+
+
+def write(data_dir: Path, server: LocalServer, instance: str | None = None) -> None:
+    """Leave address and secret there (0600). Each worker of a server writes the same."""
+    target = data_dir / file_name(instance)
+    fresh = target.with_name(f"{target.name}.{os.getpid()}.new")
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump({"url": url, "secret": secret, "certificates": list(certificates)}, file)
+        json.dump({"url": server.url, "secret": server.secret, "certificates": list(server.certificates)}, file)
     fresh.rename(target)
-    return secret
 
 
 def read(data_dir: Path) -> LocalServer | None:
-    """The server that left its address there, if it still answers to its secret. Raises PermissionError for another user's."""
+    """A server that left its address there and still answers to its secret. Raises PermissionError for another user's."""
+    left = (_left(path) for path in (data_dir / file_name(None), *sorted(data_dir.glob(file_name("*")))))
+    return next((found for found in left if found is not None and _answers(found)), None)
+
+
+def _left(path: Path) -> LocalServer | None:
     try:
-        left = json.loads((data_dir / "server.json").read_bytes())
-        found = LocalServer(str(left["url"]), str(left["secret"]), tuple(map(str, left.get("certificates", ()))))
+        left = json.loads(path.read_bytes())
+        return LocalServer(str(left["url"]), str(left["secret"]), tuple(map(str, left.get("certificates", ()))))
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
-    return found if _answers(found) else None
 
 
 def _answers(server: LocalServer) -> bool:
@@ -96,6 +107,9 @@ def check_certificate(connection: ssl.SSLSocket, certificates: Sequence[str]) ->
         raise ConnectionError("another server answers there, or this one's certificate was replaced just now: try again")
 
 
-def remove(data_dir: Path) -> None:
-    """The server is going."""
-    (data_dir / "server.json").unlink(missing_ok=True)
+def remove(data_dir: Path, secret: str, instance: str | None = None) -> None:
+    """The server with this secret is gone; a successor's file stays."""
+    path = data_dir / file_name(instance)
+    left = _left(path)
+    if left is not None and left.secret == secret:
+        path.unlink(missing_ok=True)

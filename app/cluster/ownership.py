@@ -1,8 +1,11 @@
-"""Storage ownership on a single node (DESIGN 5): a session lock and a generation number.
+"""Storage ownership (DESIGN 5): a session lock and a generation number.
 
 The lock says who may start; the generation says who may write. Each write transaction share-locks the
 owner's row `where generation = mine`, so a predecessor that lingers (stopped, cut off, slow to die) can
 write nothing once a successor has counted the generation up.
+
+    SingleOwnership    one process owns the storage; without its session for 8 s it has lost it for good
+    SharedOwnership    the processes of a cluster own it together, under one generation (cluster/sharing.py)
 """
 
 from __future__ import annotations
@@ -44,21 +47,23 @@ class Ownership:
     def held(self) -> bool:
         return self.generation is not None and not self.lost
 
-    def acquire(self, wait_seconds: float) -> None:
-        """Become the owner, waiting for a predecessor to leave. Raises NotOwner, naming it, when it does not."""
+    def acquire(self, wait_seconds: float, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Become an owner, waiting for whoever is in the way. Raises NotOwner, naming it, when it does not leave.
+
+        Returns without ownership when the caller has `given_up`.
+        """
         deadline = time.monotonic() + wait_seconds
         said = False
-        while not self._take_lock():
+        while (obstacle := self._take()) is not None:
+            if time.monotonic() >= deadline:
+                raise NotOwner(self._refusal(obstacle, wait_seconds))
             if not said:
                 said = True
-                log.warning("the storage belongs to another Arkvory (%s); waiting up to %g s for it to leave", self._holder(), wait_seconds)
-            if time.monotonic() >= deadline:
-                raise NotOwner(
-                    f"another Arkvory owns this storage ({self._holder() or 'unknown'}) and did not leave within {wait_seconds:g} s; "
-                    "stop it first, or give this one another database and data directory"
-                )
+                log.warning("%s; waiting up to %g s for it to leave", obstacle, wait_seconds)
+            if given_up():
+                return
             gevent.sleep(RETRY_SECONDS)
-        self.generation = self._count_up()
+        self.generation = self._fresh_generation()
         self.lost = False
         self._last_good = time.monotonic()
 
@@ -94,29 +99,70 @@ class Ownership:
         self.generation = None
         self._close_session()
 
-    def _take_lock(self) -> bool:
+    # -- what differs
+
+    def _take(self) -> str | None:
+        """Take what the session holds, or say who is in the way; then nothing is held."""
+        raise NotImplementedError
+
+    def _refusal(self, obstacle: str, waited: float) -> str:
+        """Why this process does not start, and what to do."""
+        raise NotImplementedError
+
+    def _fresh_generation(self) -> int:
+        """The generation to write under, after the locks were taken."""
+        raise NotImplementedError
+
+    def _still_mine(self) -> bool:
+        """True when the session answers, holds its locks (taken again after a break) and nobody counted up since."""
+        if self._session is None and self._take() is not None:
+            return False
+        assert self._session is not None
+        with database_errors():
+            now = int(self._session.execute(text("select generation from arkvory_owner where id = 1")).scalar_one())
+        if now != self.generation:
+            self._lose("a successor has taken the storage over")
+        return now == self.generation
+
+    def _missed(self) -> None:
+        """A check was not good."""
+
+    # -- the session
+
+    def _opened(self) -> Connection:
         if self._session is None:
             self._session = self._database.session.connect()
-        with database_errors():
-            taken = bool(self._session.execute(text("select pg_try_advisory_lock(:c, :o)"), _LOCK).scalar_one())
-        if not taken:
-            self._close_session()
-        return taken
-
-    def _count_up(self) -> int:
-        assert self._session is not None
-        holder = f"process {os.getpid()} on {socket.gethostname()}"
-        statement = text(
-            "update arkvory_owner set generation = generation + 1, holder = :holder, acquired_at = now() where id = 1 returning generation"
-        )
-        # A write of the predecessor that hangs is ended by PostgreSQL, later than a statement of ours may usually take.
-        hanging = NotOwner(f"a write of the predecessor ({self._holder() or 'unknown'}) does not end; try again shortly")
-        with database_errors(), without_limit(), gevent.Timeout(IDLE_IN_TRANSACTION_MS / 1000 + 5, hanging):
-            return int(self._session.execute(statement, {"holder": holder}).scalar_one())
+        return self._session
 
     def _holder(self) -> str:
         with self._database.read() as connection:
             return str(connection.execute(text("select holder from arkvory_owner where id = 1")).scalar_one_or_none() or "")
+
+    def _close_session(self) -> None:
+        """End the session, and its locks with it: never back to the pool."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        try:
+            session.invalidate()
+            session.close()
+        except Exception as error:
+            log.warning("closing the ownership session: %s", error)
+
+    def _count_up(self, holder: str, *, shared: bool = False) -> int:
+        """A new generation; `shared`: unless `holder` was the last to make one. Returns the one that counts now."""
+        statement = text(
+            "update arkvory_owner set generation = generation + 1, holder = :holder, acquired_at = now() "
+            "where id = 1 and not (:shared and holder = :holder)"
+        )
+        # A write of the predecessor that hangs is ended by PostgreSQL, later than a statement of ours may usually take.
+        hanging = NotOwner(f"a write of the predecessor ({self._holder() or 'unknown'}) does not end; try again shortly")
+        with database_errors(), without_limit(), gevent.Timeout(IDLE_IN_TRANSACTION_MS / 1000 + 5, hanging):
+            session = self._opened()
+            session.execute(statement, {"holder": holder, "shared": shared})
+            return int(session.execute(text("select generation from arkvory_owner where id = 1")).scalar_one())
+
+    # -- watching it
 
     def _watch(self) -> None:
         while not self.lost:
@@ -138,19 +184,8 @@ class Ownership:
             log.warning("storage ownership could not be checked: %s", error)
         if good:
             self._last_good = began
-        elif not self.lost and time.monotonic() - self._last_good >= LOST_AFTER_SECONDS:
-            self._lose(f"no good check for {LOST_AFTER_SECONDS:g} s")
-
-    def _still_mine(self) -> bool:
-        """True when the session answers, holds the lock (taken again after a break) and nobody counted up since."""
-        if self._session is None and not self._take_lock():
-            return False
-        assert self._session is not None
-        with database_errors():
-            now = int(self._session.execute(text("select generation from arkvory_owner where id = 1")).scalar_one())
-        if now != self.generation:
-            self._lose("a successor has taken the storage over")
-        return now == self.generation
+        elif not self.lost:
+            self._missed()
 
     def _lose(self, reason: str) -> None:
         if not self.lost:
@@ -170,13 +205,41 @@ class Ownership:
             except ArkvoryError:
                 gevent.sleep(CHECK_SECONDS)
 
-    def _close_session(self) -> None:
-        """End the session, and its locks with it: never back to the pool."""
-        session, self._session = self._session, None
-        if session is None:
-            return
-        try:
-            session.invalidate()
-            session.close()
-        except Exception as error:
-            log.warning("closing the ownership session: %s", error)
+
+class SingleOwnership(Ownership):
+    """Of the one process of a single node (S1)."""
+
+    def _take(self) -> str | None:
+        with database_errors():
+            taken = bool(self._opened().execute(text("select pg_try_advisory_lock(:c, :o)"), _LOCK).scalar_one())
+        if taken:
+            return None
+        self._close_session()
+        return f"another Arkvory owns this storage ({self._who()})"
+
+    def _who(self) -> str:
+        sharers = self._sharers()
+        if sharers:
+            return f"a cluster, {sharers} of its processes run"
+        return self._holder() or "unknown"
+
+    def _sharers(self) -> int:
+        statement = text(
+            "select count(*) from pg_locks where locktype = 'advisory' and classid = :c and objid = :o and objsubid = 2 and granted "
+            "and mode = 'ShareLock' and database = (select oid from pg_database where datname = current_database())"
+        )
+        with self._database.read() as connection:
+            return int(connection.execute(statement, _LOCK).scalar_one())
+
+    def _refusal(self, obstacle: str, waited: float) -> str:
+        return (
+            f"{obstacle} and did not leave within {waited:g} s; stop it first, or give this one another database and data directory. "
+            "Several processes over one storage need ARKVORY_DEPLOYMENT=cluster"
+        )
+
+    def _fresh_generation(self) -> int:
+        return self._count_up(f"process {os.getpid()} on {socket.gethostname()}")
+
+    def _missed(self) -> None:
+        if time.monotonic() - self._last_good >= LOST_AFTER_SECONDS:
+            self._lose(f"no good check for {LOST_AFTER_SECONDS:g} s")

@@ -33,6 +33,20 @@ def repository_lock(repository_id: int) -> tuple[int, int]:
     return REPOSITORY_CLASS, repository_id % 2**31
 
 
+# One-integer advisory locks: PostgreSQL makes the integer of a text, `hashtextextended(:key, 0)`. Two texts that share one cost a refusal
+# once in 10^19, never safety.
+
+
+def master_key(name: str, master: str) -> str:
+    """Shared by the workers of the master that goes by this name."""
+    return f"arkvory/master/{name}/{master}"
+
+
+def slot_key(name: str, slot: int) -> str:
+    """Held by the one process in this slot."""
+    return f"arkvory/slot/{name}/{slot}"
+
+
 class Step(IntEnum):
     """Positions in the order above."""
 

@@ -376,3 +376,63 @@ cache_rows = Table(
     Index(None, "repository_id"),
     Index(None, "expires_at"),
 )
+
+# Cluster mode (DESIGN 4). Which gunicorn master goes by a name; whether it lives is told by its session lock, not by the row.
+instance_names = Table(
+    "arkvory_instance_names",
+    metadata,
+    Column("name", EXACT, primary_key=True),
+    Column("master", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    _at("taken_at"),
+)
+
+# One incarnation of a process: its mailbox is the mail with its id, and nobody gets that id again.
+instances = Table(
+    "arkvory_instances",
+    metadata,
+    _id(),
+    Column("name", EXACT, nullable=False),
+    Column("slot", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
+    Column("heartbeat_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
+)
+
+# No foreign key: whoever sends does not lock the receiver's row.
+mail = Table(
+    "arkvory_mail",
+    metadata,
+    _id(),
+    Column("instance_id", BigInteger, nullable=False),
+    Column("sent_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
+    # After a rejection: when it is tried again.
+    _at("not_before", nullable=True),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("body", JSONB, nullable=False),
+    Index(None, "instance_id"),
+)
+
+# Messages that failed every time, for whoever looks into it; nobody applies them again.
+dead_letters = Table(
+    "arkvory_dead_letters",
+    metadata,
+    _id(),
+    Column("instance", Text, nullable=False),
+    Column("sent_at", DateTime(timezone=True), nullable=False),
+    Column("died_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
+    Column("error", Text, nullable=False),
+    Column("body", JSONB, nullable=False),
+)
+
+# Who runs a job of the whole cluster, and until when nobody else may.
+leases = Table(
+    "arkvory_leases",
+    metadata,
+    Column("name", EXACT, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("until", DateTime(timezone=True), nullable=False),
+)

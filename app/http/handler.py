@@ -22,6 +22,8 @@ from app.http.head import MAX_REQUEST_LINE, BadHead, Head, is_text, parse_head
 if TYPE_CHECKING:
     from app.http.worker import Server
 
+# Of a server that stops, for a connection that has not sent any request yet.
+FIRST_REQUEST_SECONDS = 1.0
 _DRAIN_SECONDS = 2.0
 _LINGER_SECONDS = 10.0
 _LINGER_SILENCE = 2.0
@@ -39,6 +41,8 @@ class Handler:
         self._connection = Connection(socket, server.settings.idle_seconds, server.settings.least_body_rate)
         self._began = 0.0
         self._at = 0.0
+        # No request was asked for yet: whoever connects sends one at once.
+        self.fresh = True
         # A client that has left already makes this fail; reading will tell.
         with contextlib.suppress(OSError):
             socket.setsockopt(gevent_sockets.IPPROTO_TCP, gevent_sockets.TCP_NODELAY, 1)
@@ -71,6 +75,7 @@ class Handler:
         connection = self._connection
         if not connection.buffer and not self._await_request(patience):
             return None
+        self.fresh = False
         self._at, self._began = time.time(), time.monotonic()
         self._server.listening[self] = None
         try:
@@ -95,7 +100,9 @@ class Handler:
     def _await_request(self, patience: float) -> bool:
         server, connection = self._server, self._connection
         if server.stopping:
-            return False
+            if not self.fresh:
+                return False
+            patience = min(patience, FIRST_REQUEST_SECONDS)
         server.idle[self] = None
         try:
             return connection.fill(time.monotonic() + patience)

@@ -19,9 +19,9 @@ def live() -> Response:
 
 @blueprint.get("/health/ready")
 def ready() -> tuple[Response, int]:
-    """200 when a write would succeed: PostgreSQL answers and this process owns the storage."""
+    """200 when a write would succeed: PostgreSQL answers, this process owns the storage and was not told to stop."""
     house = parts()
-    checks = {"database": _database_answers(), "storage_owned": house.ownership.held}
+    checks = {"database": _database_answers(), "storage_owned": house.ownership.held, "staying": not house.stopping}
     return jsonify(status="ready" if all(checks.values()) else "not ready", checks=checks), 200 if all(checks.values()) else 503
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import cast
 
 from flask import current_app
@@ -12,9 +13,15 @@ from app.access.identity import Identities
 from app.access.throttle import Throttle
 from app.cache.changes import Transactions
 from app.cache.installation import Installation
+from app.cache.listening import Listening
 from app.cache.snapshots import Snapshots
 from app.cache.store import Cache
-from app.cluster.ownership import Ownership
+from app.cluster import master
+from app.cluster.instance import Instance
+from app.cluster.leases import Leases
+from app.cluster.loop import Loop
+from app.cluster.ownership import Ownership, SingleOwnership
+from app.cluster.sharing import SharedOwnership
 from app.database.engines import Database
 from app.repository.blobs import Blobs
 from app.repository.cleanup import Cleanup
@@ -37,6 +44,11 @@ class Parts:
     database: Database
     cache: Cache
     ownership: Ownership
+    # Which process of a cluster this is; null on a single node, and in a command.
+    instance: Instance | None
+    # Null on a single node: nobody else changes anything.
+    loop: Loop | None
+    leases: Leases | None
     transactions: Transactions
     snapshots: Snapshots
     identities: Identities
@@ -51,6 +63,8 @@ class Parts:
     cleanup: Cleanup
     # The secret by which a command on this machine is the administrator; empty: nobody is.
     local_secret: str = ""
+    # From SIGTERM on.
+    stopping: bool = False
 
 
 def build_parts(settings: Settings) -> Parts:
@@ -59,8 +73,10 @@ def build_parts(settings: Settings) -> Parts:
         raise SettingError("ARKVORY_DATABASE_URL is not set, and no embedded PostgreSQL was started for this process")
     database = Database(settings, settings.database_url)
     cache = Cache()
-    ownership = Ownership(database)
-    transactions = Transactions(database, cache, ownership)
+    instance = Instance(settings.instance_id, master.current().token) if settings.cluster and settings.instance_id else None
+    ownership = SharedOwnership(database, instance) if settings.cluster else SingleOwnership(database)
+    loop = _loop(settings, database, cache) if settings.cluster else None
+    transactions = Transactions(database, cache, ownership, loop)
     snapshots = Snapshots(database, cache)
     throttle = Throttle(settings.login_failures_per_name, settings.login_failures_per_address, settings.login_window_seconds)
     identities = Identities(database, cache, throttle)
@@ -75,6 +91,9 @@ def build_parts(settings: Settings) -> Parts:
         database=database,
         cache=cache,
         ownership=ownership,
+        instance=instance,
+        loop=loop,
+        leases=Leases(database, lambda: instance.label if instance else "a command") if settings.cluster else None,
         transactions=transactions,
         snapshots=snapshots,
         identities=identities,
@@ -88,6 +107,13 @@ def build_parts(settings: Settings) -> Parts:
         editor=Editor(database, transactions, access, blobs),
         cleanup=Cleanup(settings, database, transactions, admission, blobs, store),
     )
+
+
+def _loop(settings: Settings, database: Database, cache: Cache) -> Loop:
+    loop = Loop(database, Listening(cache), version("arkvory"), settings.unsynced_reads_seconds)
+    cache.require_synced = loop.require_synced
+    cache.believes_absences = False
+    return loop
 
 
 def parts() -> Parts:

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from gevent import event, get_hub, monkey, pool, pywsgi, socket
+from gevent import event, get_hub, monkey, pool, pywsgi, socket, spawn_later
 from gunicorn.http.wsgi import base_environ
 from gunicorn.workers.ggevent import GeventPyWSGIWorker
 
 from app.http.accesslog import AccessLog, request_ids
 from app.http.addresses import networks
-from app.http.handler import Handler
+from app.http.handler import FIRST_REQUEST_SECONDS, Handler
 from app.http.tls import Greeting, Tls, TlsSocket
 from config.settings import Settings
 
@@ -72,9 +72,21 @@ class Server(pywsgi.WSGIServer):  # type: ignore[misc]  # gevent has no types
         return self.stopping or self.pool.full()
 
     def refuse_new(self) -> None:
-        """Stop listening, wake the idle connections and let those at work finish."""
+        """Stop listening, wake the idle connections and let those at work finish; who has just come is still served."""
         self.stopping = True
+        self._accept_waiting()
         self.close()
+        for handler in list(self.idle):
+            if not handler.fresh:
+                handler.stop_waiting()
+        spawn_later(FIRST_REQUEST_SECONDS, self._wake_idle)
+
+    def _accept_waiting(self) -> None:
+        """The kernel has let them in already; closing the listener would reset them, and what they sent would be lost."""
+        while not self.pool.full() and (client := self.do_read()) is not None:
+            self.do_handle(*client)
+
+    def _wake_idle(self) -> None:
         for handler in list(self.idle):
             handler.stop_waiting()
 

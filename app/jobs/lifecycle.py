@@ -1,8 +1,10 @@
 """The life of the web process: what happens before the first request and around the last.
 
-    start      migrate, check the connection budget, own the storage, make the administrator, begin the periodic jobs
-    stopping   no new writes; ownership is given up after the last write, before downloads drain
+    start      migrate, check the connection budget, own the storage, make the administrator, join, begin the periodic jobs
+    stopping   not ready any more; ownership is given up after the last write, before downloads drain
     stop       what is left, at once
+
+On a single node and in a cluster alike: what differs are the parts (http/parts.py).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any
 import gevent
 from sqlalchemy import text
 
-from app.cluster import localserver
+from app.cluster import localserver, master
+from app.cluster.localserver import LocalServer
+from app.cluster.mailbox import SILENT_SECONDS
 from app.database import embedded, migrate
 from app.database.embedded import EmbeddedPostgres
 from app.errors import ArkvoryError, DatabaseAway
@@ -82,6 +86,8 @@ class Lifecycle:
         try:
             self._wait_for_database()
             self.own()
+            first_start = self.make_administrator()
+            self._join()
         except DatabaseAway as error:
             # The master tries again: the database may only be away for long.
             log.error("cannot start yet: %s", error)
@@ -89,8 +95,6 @@ class Lifecycle:
         except ArkvoryError as error:
             log.error("cannot start: %s", error)
             sys.exit(CANNOT_START)
-        first_start = self.make_administrator()
-        self._house.ownership.watch(self._replace_process)
         self._jobs.start()
         if worker is not None:
             self._announce(first_start)
@@ -100,28 +104,62 @@ class Lifecycle:
         settings = self._house.settings
         assert settings.database_url is not None
         migrate.upgrade(settings.database_session_url or settings.database_url)
-        self._house.database.check_budget()
-        self._house.ownership.acquire(settings.ownership_wait_seconds)
+        self._house.database.check_budget(settings.processes + self._processes_elsewhere())
+        self._house.ownership.acquire(settings.ownership_wait_seconds, self._told_to_stop)
+        if not self._house.ownership.held:
+            sys.exit(0)
+
+    def _told_to_stop(self) -> bool:
+        return self._worker is not None and not self._worker.alive
+
+    def _processes_elsewhere(self) -> int:
+        """Of the cluster's other servers; none on a single node."""
+        settings = self._house.settings
+        if not settings.cluster:
+            return 0
+        with self._house.database.read() as connection:
+            return int(
+                connection.execute(
+                    text(
+                        "select count(*) from arkvory_instances where name is distinct from :name "
+                        "and heartbeat_at > clock_timestamp() - make_interval(secs => :silent)"
+                    ),
+                    {"name": settings.instance_id, "silent": SILENT_SECONDS},
+                ).scalar_one()
+            )
+
+    def _join(self) -> None:
+        """An owner from now on: the session is watched, and in a cluster others send mail. Raises DatabaseAway."""
+        house = self._house
+        house.ownership.watch(self._replace_process)
+        if house.loop is not None and house.instance is not None:
+            house.loop.start(house.instance.identify)
+
+    def _leave(self) -> None:
+        """After the last write."""
+        if self._house.loop is not None:
+            self._house.loop.stop()
+        self._house.ownership.release()
 
     def stopping(self) -> None:
         """At the beginning of a graceful stop, before running requests drain."""
+        self._house.stopping = True
         self._jobs.stop()
-        localserver.remove(self._house.settings.data_dir)
-        self._release = gevent.spawn(self._release_after_last_write)
+        self._release = gevent.spawn(self._leave_after_last_write)
 
     def stop(self) -> None:
         """After the last request."""
         if self._release is not None:
             self._release.kill()
         self._jobs.stop()
-        self._house.ownership.release()
+        self._leave()
         self._house.database.dispose()
 
-    def _release_after_last_write(self) -> None:
+    def _leave_after_last_write(self) -> None:
         house = self._house
         while house.transactions.active or house.admission.open_uploads or house.places.used:
             gevent.sleep(0.05)
-        house.ownership.release()
+        self._leave()
 
     def _wait_for_database(self) -> None:
         deadline = time.monotonic() + DATABASE_WAIT_SECONDS
@@ -167,7 +205,8 @@ class Lifecycle:
         port = self._port()
         self._leave_address(f"{settings.scheme}://{_reachable(settings.bind)}:{port}")
         address = settings.public_url or f"{settings.scheme}://localhost:{port}"
-        print(f"Arkvory serves at {address}", flush=True)
+        instance = self._house.instance
+        print(f"Arkvory serves at {address}{f' as {instance.label}' if instance else ''}", flush=True)
         if first_start is not None:
             scheme, _, host = address.partition("://")
             words = {"address": address, "password": first_start.password or "PASSWORD", "scheme": scheme, "host": host}
@@ -175,14 +214,20 @@ class Lifecycle:
 
     def _leave_address(self, url: str) -> None:
         """For commands of this machine; over https with the certificate by which they know this server, and no other."""
-        folder = self._house.settings.data_dir
+        house, settings = self._house, self._house.settings
+        house.local_secret = master.current().secret
+        name = settings.instance_id if settings.cluster else None
+
+        def leave(*certificates: str) -> None:
+            localserver.write(settings.data_dir, LocalServer(url, house.local_secret, certificates), name)
+
         tls = getattr(self._worker, "tls", None)
         if tls is None:
-            self._house.local_secret = localserver.write(folder, url)
+            leave()
             return
-        secret = self._house.local_secret = localserver.write(folder, url, [tls.certificate.fingerprint])
+        leave(tls.certificate.fingerprint)
         # Both: connections that are being made now end up with either.
-        tls.on_renewal = lambda fresh: localserver.write(folder, url, [fresh.fingerprint, tls.certificate.fingerprint], secret)
+        tls.on_renewal = lambda fresh: leave(fresh.fingerprint, tls.certificate.fingerprint)
 
     def _port(self) -> int:
         try:

@@ -1,4 +1,4 @@
-"""What happens every so often in the web process: leases, doubts, cleanup."""
+"""What happens every so often in each web process: leases of uploads, doubts; and in one of them: cleanup."""
 
 from __future__ import annotations
 
@@ -21,12 +21,21 @@ class PeriodicJobs:
 
     def __init__(self, house: Parts) -> None:
         settings = house.settings
+        self._house = house
         self._jobs: list[tuple[float, Callable[[], None]]] = [
             (DOUBT_SECONDS, house.transactions.settle_doubts),
             (settings.upload_lease_seconds / 4, house.admission.renew_leases),
-            (settings.cleanup_seconds, lambda: run_quietly(house.cleanup)),
+            (settings.cleanup_seconds, self._clean),
         ]
         self._greenlets: list[gevent.Greenlet] = []
+
+    def _clean(self) -> None:
+        """On a single node always; in a cluster unless another process does."""
+        house = self._house
+        if house.leases is None:
+            run_quietly(house.cleanup)
+        else:
+            house.leases.run("cleanup", lambda: run_quietly(house.cleanup), house.settings.cleanup_seconds)
 
     def add(self, seconds: float, job: Callable[[], None]) -> None:
         """One more, before `start`."""

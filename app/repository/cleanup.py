@@ -5,7 +5,7 @@
     blobs                 unreferenced, past their grace                 → deleting → unlink → gone
     deleted repositories  their artifacts in batches, then the row
     temporary files       of uploads that are not open any more
-    cache rows, released uploads                                         → old ones go
+    cache rows, released uploads, mail that nobody will read             → old ones go
 
 Each batch is a short transaction of its own; whatever ends half way is finished by the next run.
 """
@@ -23,6 +23,7 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import DBAPIError
 
 from app.cache.changes import Transactions, UploadState
+from app.cluster import mailbox, membership
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import Step
 from app.errors import NotOwner, Unavailable
@@ -201,6 +202,7 @@ class Cleanup:
 
     def _purge_old_rows(self) -> None:
         self._purge_cache_rows()
+        self._in_batches(self._purge_mail)
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.UPLOADS)
             transaction.connection.execute(
@@ -219,6 +221,13 @@ class Cleanup:
                     "and not exists (select 1 from arkvory_repositories r where r.id = c.repository_id)"
                 )
             )
+
+    def _purge_mail(self) -> int:
+        """M4: of processes that left without a word, and their rows."""
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.MAIL)
+            membership.delete_gone(transaction.connection)
+            return mailbox.delete_unread(transaction.connection)
 
     def _purge_cache_rows(self) -> None:
         try:

@@ -251,6 +251,7 @@ class Reader:
             yield connection, snapshot
 
     def _judge(self, ask: Ask) -> _Judged:
+        self._cache.require_synced()
         # Read first: whatever is learnt on the way counts as newer than the decision.
         installation = self._access.installation.switches().epoch
         try:
@@ -307,9 +308,10 @@ class Reader:
 
     def _known_absent(self, judged: _Judged, path: str) -> bool | None:
         """Null when it is not known that nothing is there; else whether a folder is."""
-        if not self._cache.may_keep(judged.snapshot.id):
+        cache = self._cache
+        if not cache.believes_absences or not cache.may_keep(judged.snapshot.id):
             return None
-        return self._cache.absences.get(keys.for_gate(judged.snapshot.id, judged.epochs, path))
+        return cache.absences.get(keys.for_gate(judged.snapshot.id, judged.epochs, path))
 
     def _load_gate(self, judged: _Judged, ask: Ask) -> Found:
         with self._database.read() as connection:
@@ -329,7 +331,7 @@ class Reader:
         keep = self._cache.may_keep(snapshot.id)
         key, tags = keys.for_gate(snapshot.id, seen.epochs, ask.path), (keys.tag_of_repository(snapshot.id),)
         if row.blob_id is None:
-            if keep:
+            if keep and self._cache.believes_absences:
                 self._cache.absences.put(key, row.folder, tags=tags)
             raise _absent(ask, folder=row.folder)
         gate = Gate(

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
-from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge
+from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge, Unavailable
 from app.storage import BlobStore
 from config import Settings
 
@@ -83,7 +83,7 @@ class Admission:
         return reservation
 
     def grow(self, reservation: Reservation, needed: int) -> None:
-        """Reserve more, in steps, until `needed` bytes fit. Raises TooLarge or CapacitySpent."""
+        """Reserve more, in steps, until `needed` bytes fit. Raises TooLarge, CapacitySpent or Unavailable."""
         self._check_size(needed)
         step = min(LARGEST_STEP, max(FIRST_STEP, reservation.reserved))
         with self._turn, self._transactions.begin() as transaction:
@@ -92,10 +92,12 @@ class Admission:
             wanted = max(needed - reservation.reserved, min(step, room))
             self._check_room(transaction, reservation.repository_id, wanted)
             transaction.order.reach(Step.UPLOADS)
-            transaction.connection.execute(
+            grown = transaction.connection.execute(
                 text("update arkvory_uploads set bytes = :bytes, changed_at = now() where id = cast(:id as uuid) and status = 'open'"),
                 {"bytes": reservation.reserved + wanted, "id": str(reservation.id)},
             )
+            if not grown.rowcount:
+                raise Unavailable("this upload took so long without a sign of life that it was given up; send it again")
         reservation.reserved += wanted
 
     def release(self, upload_ids: Iterable[UUID]) -> None:

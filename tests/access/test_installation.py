@@ -11,7 +11,7 @@ import pytest
 
 from app.access import decision
 from app.access.installation import Switchboard, SwitchChange
-from app.cache.changes import Outcome
+from app.cache.outcomes import Outcome
 from app.errors import Forbidden, ReadOnly, Unauthenticated
 from app.repository import publishing
 from app.repository.publishing import Target

@@ -273,7 +273,7 @@ def test_a_disk_within_its_reserve_is_a_fail(tmp_path: Path) -> None:
     [
         ({"ARKVORY_DEPLOYMENT": "single", "WEB_CONCURRENCY": "4"}, "fail", "WEB_CONCURRENCY=4"),
         ({"WEB_CONCURRENCY": "4"}, "warn", "WEB_CONCURRENCY=4"),
-        ({"ARKVORY_DEPLOYMENT": "cluster"}, "fail", "not in this release"),
+        ({"ARKVORY_DEPLOYMENT": "cluster"}, "fail", "without ARKVORY_INSTANCE_ID"),
         ({"ARKVORY_PUBLIC_URL": "repo.example.org"}, "fail", "ARKVORY_PUBLIC_URL"),
         ({"ARKVORY_PUBLIC_URL": "https://repo.example.org/?a=b"}, "fail", "ARKVORY_PUBLIC_URL"),
         ({"ARKVORY_TRUSTED_PROXIES": "10.0.0.0/33"}, "fail", "ARKVORY_TRUSTED_PROXIES"),

@@ -27,7 +27,8 @@ def refusal(*arguments: str, **settings: str) -> str:
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ({"ARKVORY_DEPLOYMENT": "cluster"}, "not in this release"),
+    ({"ARKVORY_DEPLOYMENT": "cluster"}, "set ARKVORY_INSTANCE_ID"),
+    ({"ARKVORY_DEPLOYMENT": "cluster", "ARKVORY_INSTANCE_ID": "a/b"}, "ARKVORY_INSTANCE_ID: cannot use 'a/b'"),
     ({"ARKVORY_DEPLOYMENT": "single", "WEB_CONCURRENCY": "2"}, "single runs one web process"),
     ({"ARKVORY_MAX_CONNECTIONS": "lots"}, "ARKVORY_MAX_CONNECTIONS"),
     ({"ARKVORY_TRUSTED_PROXIES": "*"}, "ARKVORY_TRUSTED_PROXIES"),
@@ -37,12 +38,14 @@ def test_a_setting_that_cannot_be_met_is_refused_with_the_reason(settings: dict[
 
 
 def test_more_workers_by_option_are_refused() -> None:
-    assert "one web process" in refusal("--workers", "2")
+    assert "several need ARKVORY_DEPLOYMENT=cluster" in refusal("--workers", "2")
+    cluster = {"ARKVORY_DEPLOYMENT": "cluster", "ARKVORY_INSTANCE_ID": "a", "WEB_CONCURRENCY": "3"}
+    assert "WEB_CONCURRENCY says how many" in refusal("--workers", "2", **cluster)
 
 
 def test_a_higher_concurrency_without_a_deployment_runs_one_process_and_says_so(make_edge: Any) -> None:
     server = make_edge(WEB_CONCURRENCY="3")
-    assert "WEB_CONCURRENCY=3: this release runs one web process" in server.complaints()
+    assert "WEB_CONCURRENCY=3 is ignored: one web process runs" in server.complaints()
     assert len(psutil.Process(server.process.pid).children()) == 1
 
 
@@ -50,7 +53,7 @@ def test_a_signal_for_more_processes_is_ignored(make_edge: Any) -> None:
     server = make_edge()
     server.process.send_signal(signal.SIGTTIN)
     until(lambda: "Handling signal: ttin" in server.errors.read_text())
-    until(lambda: "this release runs one web process" in server.complaints())
+    until(lambda: "one web process runs; several need" in server.complaints())
     time.sleep(0.5)
     assert len(psutil.Process(server.process.pid).children()) == 1
 

@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 
 from app import create_app
 from app.access.installation import Switchboard, SwitchChange
-from app.cache.changes import Outcome, RepositoryChange
+from app.cache.outcomes import Outcome, RepositoryChange
 from app.cache.view import NO_EPOCHS
 from app.http import exchange, shortpath
 from app.repository.quarantine import Quarantine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from app.access.identity import LOCAL, Caller, Credential
 from app.access.people import UserChange, Users
 from app.access.rules import NewRule, Rules
 from app.access.tokens import NewToken, Tokens
+from app.cluster.loop import Loop
 from app.errors import ArkvoryError
 from app.http.parts import Parts, build_parts
 from app.repository.publishing import Conditions, NewFile, Published, Target
@@ -33,6 +34,13 @@ QUICK = {
     "ARKVORY_DATABASE_POOL_SIZE": "12",
 }
 _ADDRESS = re.compile(r"[0-9a-f]{64}-(\d+)")
+
+
+def eventually(true: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Wait until it is true."""
+    with gevent.Timeout(seconds, AssertionError(f"not within {seconds:g} s")):
+        while not true():
+            gevent.sleep(0.01)
 
 
 def sha256(body: bytes) -> str:
@@ -57,7 +65,20 @@ class House:
         else:
             parts.ownership.generation = int(self.value("select generation from arkvory_owner"))
 
+    def join(self, name: str = "here", slot: int = 0) -> House:
+        """Begin to hear what others of the cluster change; needs ARKVORY_DEPLOYMENT=cluster."""
+        self.loop.start(lambda: (name, slot))
+        eventually(lambda: self.loop.keeps)
+        return self
+
+    @property
+    def loop(self) -> Loop:
+        assert self.parts.loop is not None
+        return self.parts.loop
+
     def close(self) -> None:
+        if self.parts.loop is not None:
+            self.parts.loop.stop()
         self.parts.ownership.release()
         self.parts.database.dispose()
 

@@ -19,6 +19,7 @@ import requests
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
+SERVES = "Arkvory serves at"
 
 
 def free_port() -> int:
@@ -42,6 +43,7 @@ class Server:
     password: str = "correct-horse-battery"
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    _log_began: int = 0
 
     @property
     def url(self) -> str:
@@ -55,7 +57,7 @@ class Server:
     @property
     def data(self) -> Path:
         """The data directory."""
-        return self.folder / "data"
+        return Path(self.environment.get("ARKVORY_DATA_DIR", self.folder / "data"))
 
     @property
     def admin(self) -> tuple[str, str]:
@@ -70,6 +72,7 @@ class Server:
 
     def start(self, ready: bool = True) -> Server:
         """Start it and (if `ready`) wait until it says that it is ready."""
+        self._log_began = len(self.log())
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gunicorn", "-c", "config/gunicorn.py", "wsgi:app"],
             cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL,
@@ -97,17 +100,23 @@ class Server:
 
     def log(self) -> str:
         """All that it printed, over restarts too."""
-        return (self.folder / "log").read_text(errors="replace")
+        file = self.folder / "log"
+        return file.read_text(errors="replace") if file.exists() else ""
 
     def wait_until_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Wait for 200 of /health/ready; fails with the log's end when it dies or takes longer."""
+        """Wait for 200 of /health/ready from each worker; fails with the log's end when it dies or takes longer."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process is not None and self.process.poll() is None:
             with contextlib.suppress(requests.RequestException):
-                if self.get("/health/ready", auth=None, timeout=5).status_code == 200:
+                if self.log().count(SERVES, self._log_began) >= self.web_processes and self.get("/health/ready", auth=None, timeout=5).ok:
                     return
             time.sleep(0.05)
         raise AssertionError(f"the server is not ready; its log ends with:\n{self.log()[-4000:]}")
+
+    @property
+    def web_processes(self) -> int:
+        """Workers that it is asked to run."""
+        return int(self.environment.get("WEB_CONCURRENCY", 1)) if self.environment.get("ARKVORY_DEPLOYMENT") == "cluster" else 1
 
     def request(self, method: str, path: str, **options: Any) -> requests.Response:
         """An HTTP request by `requests`, as the administrator unless `auth` says otherwise (None: nobody)."""
@@ -184,3 +193,49 @@ class Server:
 
         with contextlib.suppress(embedded.CannotStart):
             embedded.start(Settings.from_environment({"ARKVORY_DATA_DIR": str(self.data)})).leave()
+
+
+class Cluster(list[Server]):
+    """Several masters (`vm1`, `vm2`...) over one database and one data directory, each with some workers."""
+
+    def __init__(self, folder: Path, database_url: str, masters: int = 2, workers: int = 2, **environment: str) -> None:
+        super().__init__()
+        self.folder = folder
+        self.database_url = database_url
+        self.workers = workers
+        self._environment = environment
+        for _ in range(masters):
+            self.add()
+
+    def add(self, **environment: str) -> Server:
+        """One more master, not started yet."""
+        name = f"vm{len(self) + 1}"
+        own = {
+            "ARKVORY_DEPLOYMENT": "cluster",
+            "ARKVORY_INSTANCE_ID": name,
+            "ARKVORY_DATA_DIR": str(self.folder / "data"),
+            "WEB_CONCURRENCY": str(self.workers),
+            # Several processes on one PostgreSQL of the tests.
+            "ARKVORY_DATABASE_POOL_SIZE": "8",
+            "ARKVORY_SESSION_POOL_SIZE": "4",
+        }
+        made = Server(self.folder / name, own | self._environment | environment, database_url=self.database_url)
+        self.append(made)
+        return made
+
+    def start(self, ready: bool = True) -> Cluster:
+        """All at once; `ready`: wait until each worker is."""
+        for each in self:
+            each.start(ready=False)
+        if ready:
+            for each in self:
+                each.wait_until_ready()
+        return self
+
+    def close(self) -> None:
+        """End all, whatever their state."""
+        for each in self:
+            if each.process is not None and each.process.poll() is None:
+                each.process.terminate()
+        for each in self:
+            each.close()

@@ -20,7 +20,7 @@ _CHECK = "configuration"
 SOON_SECONDS = 14 * 24 * 3600
 # Not shown to anyone, or different for each process without meaning anything.
 _NOT_COMPARED = {
-    "admin_password", "bind", "data_dir", "database_session_url", "database_url", "pg_bin", "port", "token", "url",
+    "admin_password", "bind", "data_dir", "database_session_url", "database_url", "instance_id", "pg_bin", "port", "token", "url",
 }  # fmt: skip
 
 
@@ -52,10 +52,12 @@ def _variables() -> Iterator[Finding]:
 
 
 def _processes(settings: Settings) -> Iterator[Finding]:
-    if settings.deployment == "cluster":
-        yield fail(_CHECK, "ARKVORY_DEPLOYMENT=cluster is not in this release", "set it to single, or leave it unset")
+    if settings.cluster:
+        if settings.instance_id is None:
+            words = "ARKVORY_DEPLOYMENT=cluster without ARKVORY_INSTANCE_ID: the server does not start"
+            yield fail(_CHECK, words, "give each server a name of its own, such as ARKVORY_INSTANCE_ID=vm1")
     elif (settings.web_concurrency or 1) > 1:
-        words = f"WEB_CONCURRENCY={settings.web_concurrency}, but this release runs one web process"
+        words = f"WEB_CONCURRENCY={settings.web_concurrency}, but without ARKVORY_DEPLOYMENT=cluster one web process runs"
         if settings.deployment == "single":
             yield fail(_CHECK, f"{words} and refuses more with ARKVORY_DEPLOYMENT=single", "set WEB_CONCURRENCY to 1, or leave it unset")
         else:

@@ -13,7 +13,7 @@ from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
 from config import Settings
 
 # Nobody else may look into these.
-PRIVATE = ("secrets", "postgres-state", "server.json", "secrets/postgres-password")
+PRIVATE = ("secrets", "postgres-state", "server.json", "server-*.json", "secrets/postgres-password")
 SHARED = (".", "blobs", "blobs/incoming", "blobs/sha256")
 FEW_FILES = 0.02
 
@@ -69,10 +69,11 @@ def _writable(data: Path) -> Finding:
 
 
 def _modes(data: Path) -> Iterator[Finding]:
-    for name in PRIVATE:
-        if (mode := _mode(data / name)) is not None and mode & 0o077:
-            wanted = 0o700 if (data / name).is_dir() else 0o600
-            yield fail("permissions", f"{name} has mode {mode:03o}: others can reach its secrets", f"chmod {wanted:o} {data / name}")
+    for path in (each for name in PRIVATE for each in sorted(data.glob(name))):
+        if (mode := _mode(path)) is not None and mode & 0o077:
+            wanted = 0o700 if path.is_dir() else 0o600
+            words = f"{path.relative_to(data)} has mode {mode:03o}: others can reach its secrets"
+            yield fail("permissions", words, f"chmod {wanted:o} {path}")
     for name in SHARED:
         if (mode := _mode(data / name)) is not None and mode & 0o022:
             found = fail if mode & 0o002 else warn

@@ -1,0 +1,94 @@
+"""Jobs of the whole cluster, one runner at a time (DESIGN 4): a row says who runs it, and until when nobody else may.
+
+By the database's clock. The runner renews its row while the job runs; one that dies, hangs or is cut off loses it after half a minute.
+A job that ended leaves the row in its name for the rest of its interval, so that the cluster runs it as often as a single node does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+import gevent
+from sqlalchemy import text
+
+from app.database.engines import Database
+from app.errors import ArkvoryError
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 30.0
+RENEW_SECONDS = 8.0
+# Of the interval, in which nobody begins again.
+RESTING = 0.9
+
+
+class Leases:
+    """Those of one process; `label` names it for whoever looks into the table."""
+
+    def __init__(self, database: Database, label: Callable[[], str]) -> None:
+        self._database = database
+        self._label = label
+        # Another process that goes by the same name later is another holder.
+        self._incarnation = uuid4().hex[:12]
+
+    def run(self, name: str, job: Callable[[], None], every_seconds: float) -> bool:
+        """Run the job, unless another process does or did so within `every_seconds`; whether it ran.
+
+        It ends where it stands when the lease is lost. What goes wrong in it is its own to log. Raises ArkvoryError when the
+        lease cannot be asked for.
+        """
+        holder = f"{self._label()} {self._incarnation}"
+        if not self._take(name, holder, LEASE_SECONDS):
+            return False
+        began = time.monotonic()
+        working = gevent.spawn(job)
+        try:
+            self._keep(name, holder, working)
+        finally:
+            ended = working.ready()
+            working.kill()
+            self._let_go(name, holder, max(0.0, RESTING * every_seconds - (time.monotonic() - began)) if ended else 0.0)
+        return True
+
+    def _keep(self, name: str, holder: str, working: gevent.Greenlet) -> None:
+        good_until = time.monotonic() + LEASE_SECONDS
+        while not working.ready():
+            working.join(RENEW_SECONDS)
+            if working.ready():
+                return
+            asked = time.monotonic()
+            try:
+                if not self._take(name, holder, LEASE_SECONDS):
+                    log.warning("%s goes on elsewhere: this process was silent for too long", name)
+                    return
+                good_until = asked + LEASE_SECONDS
+            except ArkvoryError as error:
+                log.warning("the lease of %s could not be renewed: %s", name, error)
+                if time.monotonic() > good_until:
+                    return
+
+    def _take(self, name: str, holder: str, seconds: float) -> bool:
+        """Until so many seconds from now; again by whoever has it."""
+        statement = text(
+            "insert into arkvory_leases as l (name, holder, until) "
+            "values (:name, :holder, clock_timestamp() + make_interval(secs => :seconds)) "
+            "on conflict (name) do update set holder = excluded.holder, until = excluded.until "
+            "where l.until < clock_timestamp() or l.holder = excluded.holder returning 1"
+        )
+        with self._database.write() as connection:
+            return connection.execute(statement, {"name": name, "holder": holder, "seconds": seconds}).first() is not None
+
+    def _let_go(self, name: str, holder: str, rest_seconds: float) -> None:
+        """Nobody begins again for `rest_seconds`, this process neither."""
+        statement = text(
+            "update arkvory_leases set holder = '', until = clock_timestamp() + make_interval(secs => :rest) "
+            "where name = :name and holder = :holder"
+        )
+        try:
+            with self._database.write() as connection:
+                connection.execute(statement, {"name": name, "holder": holder, "rest": rest_seconds})
+        except ArkvoryError as error:
+            log.warning("the lease of %s is left to run out: %s", name, error)

@@ -1,0 +1,90 @@
+"""Jobs of the whole cluster have one runner at a time, by a lease that is taken over when its holder dies (DESIGN 4)."""
+
+from __future__ import annotations
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from app.cluster import leases
+from app.cluster.leases import Leases
+from tests.support.house import House, eventually
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.2)
+
+
+def of(house: House, label: str) -> Leases:
+    return Leases(house.parts.database, lambda: label)
+
+
+def test_while_one_process_runs_a_job_no_other_does_however_long_it_takes(house: House, hasty: None) -> None:
+    go = Event()
+    running = gevent.spawn(of(house, "a/0").run, "cleanup", go.wait, 0.1)
+    eventually(lambda: house.rows("select 1 from arkvory_leases"))
+    second = of(house, "a/1")
+    ran = []
+    for _ in range(8):
+        assert not second.run("cleanup", lambda: ran.append(1), 0.1)
+        gevent.sleep(0.25)
+    assert second.run("another job", lambda: ran.append(2), 0.1)
+    go.set()
+    assert running.get(timeout=5)
+    assert ran == [2]
+
+
+def test_a_job_that_ended_is_not_begun_again_before_its_interval_is_over(house: House) -> None:
+    first, second = of(house, "a/0"), of(house, "a/1")
+    ran: list[str] = []
+    assert first.run("cleanup", lambda: ran.append("first"), 1.0)
+    assert not second.run("cleanup", lambda: ran.append("second"), 1.0)
+    assert not first.run("cleanup", lambda: ran.append("first"), 1.0)
+    gevent.sleep(1.0)
+    assert second.run("cleanup", lambda: ran.append("second"), 1.0)
+    assert ran == ["first", "second"]
+
+
+def test_a_runner_that_stops_in_the_middle_leaves_the_job_to_the_others_at_once(house: House) -> None:
+    running = gevent.spawn(of(house, "a/0").run, "cleanup", Event().wait, 60.0)
+    eventually(lambda: house.rows("select 1 from arkvory_leases"))
+    running.kill()
+    assert of(house, "a/1").run("cleanup", lambda: None, 60.0)
+
+
+def test_a_runner_that_was_stopped_finds_its_job_taken_over_and_ends_it(
+    house: House, hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after SIGSTOP or a partition: nothing is renewed, and another process begins."""
+    first, second = of(house, "a/0"), of(house, "a/0")
+    renewing = first._take
+    taken = []
+
+    def take_once(*arguments: object) -> bool:
+        if taken:
+            gevent.sleep(1.5)
+        taken.append(1)
+        return renewing(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(first, "_take", take_once)
+    ended = Event()
+
+    def job() -> None:
+        try:
+            gevent.sleep(60)
+        finally:
+            ended.set()
+
+    running = gevent.spawn(first.run, "cleanup", job, 60.0)
+    gevent.sleep(0.5)
+    assert not second.run("cleanup", lambda: None, 60.0)
+    gevent.sleep(0.8)
+    go = Event()
+    taken_over = gevent.spawn(second.run, "cleanup", go.wait, 60.0)
+    assert ended.wait(5), "the first goes on beside its successor"
+    assert running.get(timeout=5)
+    assert house.value("select holder from arkvory_leases").endswith(second._incarnation), "what is lost is not given away"
+    go.set()
+    assert taken_over.get(timeout=5)

@@ -1,0 +1,306 @@
+"""M4, M6 and M7: a process that was silent, stopped, cut off or just born is never more wrong than the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from app.cluster import loop as loops
+from app.cluster import membership
+from app.errors import DatabaseAway
+from tests.cluster.conftest import MakeMember
+from tests.conftest import MakePause
+from tests.support.house import House, eventually
+
+Pair = tuple[House, House]
+SOON = 2.0
+
+
+@pytest.fixture
+def files(pair: Pair) -> int:
+    writer, reader = pair
+    number = writer.repository(public=True)
+    writer.publish("a", b"old")
+    eventually(lambda: reader.outcome("a") == b"old")
+    return number
+
+
+def stand_still(house: House) -> None:
+    """The loop's greenlet goes: no poll, no probe, no heartbeat."""
+    house.loop._greenlet.kill()  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets time pass on the clock of the loops."""
+    passed = [0.0]
+    real = loops.now
+    monkeypatch.setattr(loops, "now", lambda: real() + passed[0])
+
+    def let(seconds: float) -> None:
+        passed[0] += seconds
+
+    return let
+
+
+# -- the probe
+
+
+def test_m5_a_change_whose_message_was_lost_is_found_by_the_probe_and_counted(pair: Pair, files: int) -> None:
+    writer, reader = pair
+    stand_still(reader)
+    writer.publish("a", b"new")
+    writer.rows("delete from arkvory_mail")
+    assert reader.outcome("a") == b"old", "it cannot know"
+
+    reader.loop._turn_of(reader.loop._probe)
+
+    assert reader.outcome("a") == b"new"
+    assert reader.loop.corrections == 1
+
+
+def test_m5_what_a_message_tells_is_no_correction(pair: Pair, files: int) -> None:
+    writer, reader = pair
+    stand_still(reader)
+    writer.publish("a", b"new")
+    writer.change("files", public=False)
+    writer.user("ann")
+    writer.disable("ann")
+    reader.loop._turn_of(reader.loop._probe)
+    assert reader.outcome("a") == "unauthenticated"
+    assert reader.loop.corrections == 0
+
+
+def test_m5_a_deleted_repository_and_a_deleted_user_are_found(pair: Pair, files: int) -> None:
+    writer, reader = pair
+    ann = writer.user("ann")
+    secret = writer.token("ann")
+    assert reader.outcome("a", secret=secret) == b"old"
+    stand_still(reader)
+    writer.rows("update arkvory_repositories set deleted_at = now() where id = :id", id=files)
+    writer.rows("delete from arkvory_users where id = :id", id=ann)
+    reader.loop._turn_of(reader.loop._probe)
+    assert reader.loop.corrections == 2
+    assert reader.outcome("a", secret=secret) == "unauthenticated"
+    assert reader.outcome("a") == "unauthenticated", "nobody learns that it is gone"
+    reader.loop._turn_of(reader.loop._probe)
+    assert reader.loop.corrections == 2
+
+
+def test_m5_own_commits_are_no_corrections(pair: Pair, files: int, pause: MakePause) -> None:
+    """A probe may see a commit before the greenlet that made it goes on."""
+    writer, _ = pair
+    stand_still(writer)
+    assert writer.outcome("a") == b"old"
+    told = pause(writer.parts.cache, "apply", before=True)
+    closing = gevent.spawn(writer.change, "files", public=False)
+    told.reached()
+    writer.loop._turn_of(writer.loop._probe)
+    assert writer.loop.corrections == 0
+    assert writer.outcome("a") == "unauthenticated"
+    told.go()
+    closing.get()
+
+
+# -- M6
+
+
+def test_m6_a_process_that_was_stopped_reads_the_epochs_before_it_answers_from_memory(
+    pair: Pair, files: int, clock: Callable[[float], None]
+) -> None:
+    writer, reader = pair
+    stand_still(reader)
+    writer.publish("a", b"new")
+    writer.rows("delete from arkvory_mail")
+    assert reader.outcome("a") == b"old"
+
+    clock(loops.OLDEST_POLL_SECONDS)
+
+    assert reader.outcome("a") == b"new"
+
+
+def test_m6_a_credential_too_is_not_believed_from_old_memory(pair: Pair, files: int, clock: Callable[[float], None]) -> None:
+    writer, reader = pair
+    writer.user("ann")
+    secret = writer.token("ann")
+    assert reader.outcome("a", secret=secret) == b"old"
+    stand_still(reader)
+    writer.disable("ann")
+    writer.rows("delete from arkvory_mail")
+    assert reader.outcome("a", secret=secret) == b"old"
+    clock(loops.OLDEST_POLL_SECONDS)
+    assert reader.outcome("a", secret=secret) == "unauthenticated"
+
+
+def test_m6_when_the_database_cannot_be_asked_old_memory_is_503_and_a_crowd_tries_once(
+    pair: Pair, files: int, clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, reader = pair
+    stand_still(reader)
+    tries: list[Any] = []
+
+    def hang(_connection: Any) -> None:
+        tries.append(1)
+        gevent.sleep(30)
+
+    monkeypatch.setattr(reader.loop, "_probe", hang)
+    clock(loops.OLDEST_POLL_SECONDS)
+    crowd = [gevent.spawn(reader.outcome, "a") for _ in range(50)]
+    gevent.joinall(crowd, timeout=loops.LONGEST_TURN_SECONDS + 2, raise_error=True)
+    assert {each.value for each in crowd} == {DatabaseAway.code}
+    assert len(tries) == 1
+
+
+def test_m6_an_operator_may_trade_it_for_availability(make_member: MakeMember, clock: Callable[[float], None]) -> None:
+    reader = make_member(ARKVORY_UNSYNCED_READS_SECONDS="60")
+    reader.repository(public=True)
+    reader.publish("a", b"old")
+    assert reader.outcome("a") == b"old"
+    stand_still(reader)
+    clock(50)
+    before = reader.parts.database.statements()
+    assert reader.outcome("a") == b"old"
+    assert reader.parts.database.statements() == before
+
+
+# -- M4: the heartbeat
+
+
+def test_m4_a_process_that_was_silent_begins_anew_with_empty_memory(pair: Pair, files: int) -> None:
+    writer, reader = pair
+    former = reader.loop.instance_id
+    stand_still(reader)
+    writer.rows("update arkvory_instances set heartbeat_at = heartbeat_at - interval '26 s' where id = :id", id=former)
+
+    reader.loop._turn_of(reader.loop._beat)
+
+    assert reader.loop.instance_id != former and reader.loop.incarnations == 2
+    assert not writer.value("select count(*) from arkvory_instances where id = :id", id=former)
+    assert len(reader.parts.cache.gates) == 0 and len(reader.parts.cache.snapshots) == 0
+
+
+def test_m4_a_silent_process_gets_no_mail_and_one_that_was_deleted_begins_anew(pair: Pair, files: int) -> None:
+    writer, reader = pair
+    former = reader.loop.instance_id
+    stand_still(reader)
+    writer.rows("update arkvory_instances set heartbeat_at = heartbeat_at - interval '31 s' where id = :id", id=former)
+    known = writer.value("select count(*) from arkvory_mail where instance_id = :id", id=former)
+    writer.publish("a", b"new")
+    assert writer.value("select count(*) from arkvory_mail where instance_id = :id", id=former) == known
+    with writer.parts.database.write() as connection:
+        assert membership.delete_gone(connection) == 0
+    writer.rows("delete from arkvory_instances where id = :id", id=former)
+    reader.loop._turn_of(reader.loop._beat)
+    assert reader.loop.incarnations == 2 and reader.outcome("a") == b"new"
+
+
+def test_m4_a_new_beginning_that_fails_half_way_keeps_nothing_and_is_tried_again(
+    pair: Pair, files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = pair
+    stand_still(reader)
+    writer.rows("update arkvory_instances set heartbeat_at = heartbeat_at - interval '26 s' where id = :id", id=reader.loop.instance_id)
+
+    def fail(*_: Any) -> None:
+        raise DatabaseAway("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(membership, "register", fail)
+        reader.loop._turn_of(reader.loop._beat)
+        reader.loop._turn_of(reader.loop._poll)
+        assert not reader.loop.online and not reader.loop.keeps
+    writer.publish("a", b"new")
+    reader.loop._turn_of(reader.loop._poll)
+    assert reader.loop.online and reader.loop.keeps and reader.outcome("a") == b"new"
+
+
+def test_m4_a_heartbeat_that_cannot_be_written_ends_the_claim_to_be_online(pair: Pair, files: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, reader = pair
+    eventually(lambda: reader.loop.online)
+    stand_still(reader)
+    monkeypatch.setattr(membership, "HEARTBEAT_SECONDS", 0.1)
+
+    def fail(*_: Any) -> bool:
+        raise DatabaseAway("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(membership, "heartbeat", fail)
+        reader.loop._turn_of(reader.loop._beat)
+        assert not reader.loop.online
+    # It lives by the probe meanwhile, and recovers.
+    writer.publish("a", b"new")
+    reader.loop._turn_of(reader.loop._probe)
+    assert reader.outcome("a") == b"new"
+    reader.loop._turn_of(reader.loop._beat)
+    assert reader.loop.online
+
+
+def test_m4_who_leaves_gets_no_mail_and_leaves_none(pair: Pair, files: int) -> None:
+    writer, reader = pair
+    writer.publish("a", b"new")
+    reader.loop.stop()
+    writer.publish("a", b"newer")
+    assert writer.value("select count(*) from arkvory_instances") == 1
+    assert writer.value("select count(*) from arkvory_mail") == 0
+
+
+# -- M7: transactions that do not know of a process that has just registered
+
+
+def test_m7_nothing_is_kept_while_a_transaction_runs_that_did_not_see_the_registration(make_member: MakeMember, files: int) -> None:
+    """The sender posted before the reader registered, and commits after the reader has read."""
+    sender, reader = make_member(), make_member(joined=False)
+    with sender.parts.transactions.begin(files) as transaction:
+        transaction.advance(files, "metadata", "authorization")
+        transaction.connection.execute(text("update arkvory_repositories set public = false where id = :id"), {"id": files})
+        transaction.settle_uploads({})
+        # The mail is written; now the reader comes.
+        reader.loop.start(lambda: ("late", 0))
+        gevent.sleep(0.5)
+        assert not reader.loop.keeps
+        assert reader.outcome("a") == b"old", "it may not see what is not committed"
+        assert len(reader.parts.cache.snapshots) == 0
+    assert reader.outcome("a") == "unauthenticated", "in the next read, without any mail"
+    eventually(lambda: reader.loop.keeps, SOON)
+    reader.outcome("a")
+    assert len(reader.parts.cache.snapshots) == 1
+
+
+def test_m7_a_transaction_that_began_while_the_registration_was_being_written_counts_too(
+    make_member: MakeMember, database_url: str, files: int
+) -> None:
+    """Its id is younger than the registration's own; the horizon is drawn after the registration is committed."""
+    engine = create_engine(database_url, poolclass=NullPool)
+    with engine.connect() as registering, engine.connect() as sending:
+        registering.execute(
+            text("insert into arkvory_instances (name, slot, kind, host, pid, version) values ('late', 0, 'web', 'h', 1, 'v')")
+        )
+        registration_xid = registering.execute(text("select pg_current_xact_id()::text::bigint")).scalar_one()
+        sending_xid = sending.execute(text("select pg_current_xact_id()::text::bigint")).scalar_one()
+        assert sending_xid > registration_xid
+        registering.commit()
+        with engine.connect() as other:
+            auto = other.execution_options(isolation_level="AUTOCOMMIT")
+            registration = membership.register(auto, "late", 0, "web", "v")
+            assert not membership.is_past(auto, registration.horizon), "the sender still runs"
+            sending.commit()
+            assert membership.is_past(auto, registration.horizon)
+
+
+def test_m7_the_wait_ends_after_a_minute_whoever_sleeps_in_a_transaction(
+    make_member: MakeMember, database_url: str, clock: Callable[[float], None]
+) -> None:
+    engine = create_engine(database_url, poolclass=NullPool)
+    with engine.connect() as sleeping:
+        sleeping.execute(text("select pg_current_xact_id()"))
+        reader = make_member(joined=False)
+        reader.loop.start(lambda: ("late", 0))
+        gevent.sleep(0.5)
+        assert not reader.loop.keeps
+        clock(membership.HORIZON_WAIT_SECONDS + 1)
+        eventually(lambda: reader.loop.keeps, SOON)
