@@ -15,7 +15,7 @@ from app.errors import NotFound
 from app.repository.publishing import NewFile, Package, Target
 from app.repository.reading import Ask, Document, Draft
 from tests.conftest import MakePause
-from tests.support.house import ADMIN, NOBODY, House
+from tests.support.house import ADMIN, NOBODY, House, eventually
 from tests.support.pauses import Pause
 
 
@@ -184,7 +184,9 @@ def test_c9_a_crowd_shares_one_making_and_no_connection_is_held_while_the_bytes_
     stopped.reached()
     crowd = [gevent.spawn(get, house, source) for _ in range(30)]
     gevent.sleep(0.3)
-    assert (held_connections(house), any(each.ready() for each in crowd)) == (0, False)
+    # Each of them looks for itself first.
+    eventually(lambda: held_connections(house) == 0)
+    assert not any(each.ready() for each in crowd)
     stopped.go()
     documents = [each.get(timeout=10) for each in (first, *crowd)]
     assert documents == [documents[0]] * 31
