@@ -8,11 +8,13 @@ for a name or an address that has guessed too often (`throttle.py`).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +24,14 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from gevent.lock import BoundedSemaphore
 from sqlalchemy import Connection, Row, text
 
-from app.access.throttle import Throttle
+from app.access.throttle import Throttle, network
 from app.cache import keys
 from app.cache.regions import Tag
 from app.cache.single import SingleFlight
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
+from app.database.turns import Turns
 from app.errors import Unauthenticated, Unavailable
 
 TOKEN_PREFIX = "arkv_"
@@ -37,6 +40,7 @@ PASSWORD_CHECKS_AT_ONCE = 2
 PASSWORD_WAIT_SECONDS = 10.0
 # Of what clients send their credentials in; beyond, those longest unused go.
 MOST_FORMS = 10_000
+_BUSY = "many logins are being checked; try again shortly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,9 @@ class Passwords:
         self._throttle = throttle
         self._hasher = PasswordHasher()
         self._flights: SingleFlight[bool] = SingleFlight()
+        self._hashes: SingleFlight[str] = SingleFlight()
         self._slots = BoundedSemaphore(PASSWORD_CHECKS_AT_ONCE)
+        self._turns = Turns(PASSWORD_CHECKS_AT_ONCE, PASSWORD_WAIT_SECONDS, _BUSY)
         self._nobody: str | None = None
 
     def hash(self, password: str) -> str:
@@ -185,21 +191,28 @@ class Passwords:
         return known and stored is not None
 
     def _nobodys_hash(self) -> str:
+        """Made once, whatever crowd asks for it first."""
         if self._nobody is None:
-            self._nobody = self.hash(secrets.token_hex(16))
+            self._nobody = self._hashes.run("nobody", lambda: self.hash(secrets.token_hex(16)))
         return self._nobody
 
     def _judge(self, given: Credential, stored: str, address: str) -> bool:
         self._throttle.check(given.name, address)
-        if not self._slots.acquire(timeout=PASSWORD_WAIT_SECONDS):
-            raise Unavailable("many logins are being checked; try again shortly")
-        try:
+        # Whoever sends hundreds at once stands in the queue with a few of them.
+        with self._turns.of(network(address)), self._slot():
             # Others may have guessed while this one waited.
             self._throttle.check(given.name, address)
             verdict: bool = gevent.get_hub().threadpool.apply(self._check, (stored, given.secret))
-            if not verdict:
-                self._throttle.count(given.name, address)
-            return verdict
+        count = self._throttle.let_in if verdict else self._throttle.count
+        count(given.name, address)
+        return verdict
+
+    @contextlib.contextmanager
+    def _slot(self) -> Iterator[None]:
+        if not self._slots.acquire(timeout=PASSWORD_WAIT_SECONDS):
+            raise Unavailable(_BUSY)
+        try:
+            yield
         finally:
             self._slots.release()
 

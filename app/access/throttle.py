@@ -1,8 +1,9 @@
 """Wrong passwords, counted by name and by address, so that nobody guesses for long.
 
 Each name, and each address, has a bucket that a wrong guess fills and time empties. While one of the two is full no password is
-checked; logins that are known to be right from before go on, and so do tokens. Sending the same wrong password again is no new
-guess: it fills a bucket of its own, so that a machine with an old password locks nobody out but itself.
+checked; logins that are known to be right from before go on, and so do tokens. An address from which a name's password was right has
+a bucket of its own for that name: whoever guesses elsewhere keeps nobody out who was let in before. Sending the same wrong password
+again is no new guess: it fills a bucket of its own, so that a machine with an old password locks nobody out but itself.
 """
 
 from __future__ import annotations
@@ -59,18 +60,32 @@ class Throttle:
         self._names = Buckets(per_name, window)
         self._addresses = Buckets(per_address, window)
         self._repeats = Buckets(per_name, window)
+        self._let_in: OrderedDict[bytes, None] = OrderedDict()
 
     def check(self, name: str, address: str) -> None:
         """Raises TooManyLogins when no password may be checked for that name, or from that address, now."""
-        by_address = self._addresses.wait(_key(_network(address))) if address else 0.0
-        _refuse(max(self._names.wait(_key(name)), by_address))
+        by_address = self._addresses.wait(_key(network(address))) if address else 0.0
+        _refuse(max(self._names.wait(self._name_key(name, address)), by_address))
 
     def count(self, name: str, address: str) -> None:
         """A password was wrong."""
-        self._names.fill(_key(name))
+        self._names.fill(self._name_key(name, address))
         # Whoever has none (a Unix socket) shares it with everybody.
         if address:
-            self._addresses.fill(_key(_network(address)))
+            self._addresses.fill(_key(network(address)))
+
+    def let_in(self, name: str, address: str) -> None:
+        """A password was right."""
+        if address:
+            pair = _pair(name, address)
+            self._let_in[pair] = None
+            self._let_in.move_to_end(pair)
+            if len(self._let_in) > MOST_BUCKETS:
+                self._let_in.popitem(last=False)
+
+    def _name_key(self, name: str, address: str) -> bytes:
+        pair = _pair(name, address)
+        return pair if pair in self._let_in else _key(name)
 
     def repeat(self, credential: bytes) -> None:
         """The same wrong password came again. Raises TooManyLogins when it does so too often."""
@@ -88,7 +103,13 @@ def _key(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
-def _network(address: str) -> str:
+def _pair(name: str, address: str) -> bytes:
+    # No address holds a NUL.
+    return _key(f"{network(address)}\0{name}")
+
+
+def network(address: str) -> str:
+    """Who guesses as one: an address, of IPv6 all that begin alike."""
     try:
         known = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Waiting without a connection (DESIGN 2).
+"""Waiting in memory, in turns; above all without a connection (DESIGN 2).
 
 Writers of one repository queue here, in memory, before they take a connection: at most one connection of
 the process waits for any one repository's lock, and at most four wait for such locks in all.
@@ -7,7 +7,7 @@ the process waits for any one repository's lock, and at most four wait for such 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from gevent.lock import BoundedSemaphore
 
@@ -16,12 +16,40 @@ from app.errors import Unavailable
 WAITING_CONNECTIONS = 4
 
 
+class Turns:
+    """First come, first served, for each key: `at_once` have their turn, the others wait for at most `wait_seconds`."""
+
+    def __init__(self, at_once: int, wait_seconds: float, too_late: str) -> None:
+        self._at_once = at_once
+        self._wait_seconds = wait_seconds
+        self._too_late = too_late
+        self._turns: dict[Hashable, tuple[BoundedSemaphore, int]] = {}
+
+    @contextlib.contextmanager
+    def of(self, key: Hashable) -> Iterator[None]:
+        """Hold a turn. Raises Unavailable, in the words `too_late`, when it does not come in time."""
+        turn, users = self._turns.get(key, (BoundedSemaphore(self._at_once), 0))
+        self._turns[key] = (turn, users + 1)
+        try:
+            if not turn.acquire(timeout=self._wait_seconds):
+                raise Unavailable(self._too_late)
+            try:
+                yield
+            finally:
+                turn.release()
+        finally:
+            turn, users = self._turns[key]
+            if users == 1:
+                del self._turns[key]
+            else:
+                self._turns[key] = (turn, users - 1)
+
+
 class RepositoryTurns:
     """First come, first served, for each repository; `wait_seconds` bounds the wait."""
 
     def __init__(self, wait_seconds: float = 30.0) -> None:
-        self._wait_seconds = wait_seconds
-        self._turns: dict[int, tuple[BoundedSemaphore, int]] = {}
+        self._turns = Turns(1, wait_seconds, "many changes of this repository are waiting; try again shortly")
         self.waiting_slots = BoundedSemaphore(WAITING_CONNECTIONS)
 
     @contextlib.contextmanager
@@ -29,23 +57,5 @@ class RepositoryTurns:
         """Hold the turns of all of them. Raises Unavailable when one does not come in time."""
         with contextlib.ExitStack() as stack:
             for repository_id in sorted(set(repository_ids)):
-                stack.enter_context(self._one(repository_id))
+                stack.enter_context(self._turns.of(repository_id))
             yield
-
-    @contextlib.contextmanager
-    def _one(self, repository_id: int) -> Iterator[None]:
-        turn, users = self._turns.get(repository_id, (BoundedSemaphore(1), 0))
-        self._turns[repository_id] = (turn, users + 1)
-        try:
-            if not turn.acquire(timeout=self._wait_seconds):
-                raise Unavailable("many changes of this repository are waiting; try again shortly")
-            try:
-                yield
-            finally:
-                turn.release()
-        finally:
-            turn, users = self._turns[repository_id]
-            if users == 1:
-                del self._turns[repository_id]
-            else:
-                self._turns[repository_id] = (turn, users - 1)

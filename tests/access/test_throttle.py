@@ -65,6 +65,40 @@ def test_an_address_that_guessed_too_often_is_not_listened_to_and_others_are(str
     assert login(strict, "anna", PASSWORD, THERE) == "anna"
 
 
+def test_who_was_let_in_from_an_address_is_not_kept_out_by_guesses_from_elsewhere(strict: House) -> None:
+    assert login(strict, "anna", PASSWORD, HERE) == "anna"
+    for number in range(5):
+        login(strict, "anna", f"wrong {number}", THERE)
+    # As after a change of the password: no verdict is known.
+    strict.parts.cache.passwords.clear()
+    strict.parts.cache.identities.clear()
+    assert login(strict, "anna", PASSWORD, "10.0.0.3") == "too_many_logins"
+    assert login(strict, "anna", PASSWORD, HERE) == "anna"
+    # There too it may be guessed three times, no more.
+    answers = [login(strict, "anna", f"wrong again {number}", HERE) for number in range(4)]
+    assert answers == ["unauthenticated"] * 3 + ["too_many_logins"]
+
+
+def test_an_address_that_asks_hundreds_of_times_at_once_does_not_keep_others_waiting(
+    make_house: MakeHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = make_house(ARKVORY_LOGIN_FAILURES_PER_ADDRESS="0")
+    house.users.create(ADMIN, "anna", PASSWORD)
+    asked = checks(house, monkeypatch)
+    crowd = [gevent.spawn(login, house, f"somebody{number}", "wrong", HERE) for number in range(30)]
+    while len(asked) < 2:
+        gevent.sleep(0)
+    assert login(house, "anna", PASSWORD, THERE) == "anna"
+    assert asked.index(PASSWORD) <= 6
+    gevent.killall(crowd)
+    assert not waiting(house)
+
+
+def waiting(house: House) -> object:
+    """What is kept of those that wait, or are being checked."""
+    return house.parts.identities.passwords._turns._turns
+
+
 def test_guesses_at_once_are_counted_as_those_one_after_another(strict: House, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = checks(strict, monkeypatch)
     guesses = [gevent.spawn(login, strict, "anna", f"wrong {number}") for number in range(40)]
@@ -129,6 +163,10 @@ def test_memory_is_bounded_whatever_is_sent(monkeypatch: pytest.MonkeyPatch) -> 
     for number in range(100):
         buckets.fill(throttle._key("x" * number))
     assert len(buckets) == 10
+    made = Throttle(3, 3, 60)
+    for number in range(100):
+        made.let_in(f"x{number}", HERE)
+    assert len(made._let_in) == 10
     assert {len(key) for key in buckets._levels} == {16}
 
 
