@@ -14,6 +14,7 @@ from app.access.rules import managed
 from app.access.tokens import MOST_DAYS, NAME_LENGTH, check_within
 from app.cache.changes import Transaction, Transactions
 from app.database.engines import Database
+from app.database.locks import Step
 from app.database.paging import Page, page
 from app.errors import Forbidden, Invalid, NotFound
 
@@ -54,7 +55,7 @@ class DeployTokens:
         self._access = access
 
     def create(self, caller: Caller, repository: str, wanted: NewDeployToken) -> tuple[DeployToken, str]:
-        """The token and its secret, which nobody can see again. Made with a token, it can do no more than that one, nor for longer.
+        """The token and its secret, which nobody can see again. Made with a token, it can do no more than that one, and ends with it.
 
         Raises Invalid, NotFound, Forbidden or Unauthenticated.
         """
@@ -68,8 +69,17 @@ class DeployTokens:
                 check_within(caller.identity, wanted.permissions, [found.id])
             _check_room(connection, found.id)
             transaction.advance(found.id, "authorization")
+            self._hold_maker(transaction, caller)
             secret = new_token()
             return _token(connection, found.id, _insert(transaction, found.id, caller, wanted, secret)), secret
+
+    def _hold_maker(self, transaction: Transaction, caller: Caller) -> None:
+        """Under the lock of its owner's row no revocation can come between the look at the token and what is made with it."""
+        maker = caller.identity
+        if maker is not None and maker.token is not None:
+            transaction.order.reach(Step.PEOPLE)
+            transaction.connection.execute(text("select 1 from arkvory_users where id = :id for no key update"), {"id": maker.user_id})
+            self._access.identities.read_again(transaction.connection, maker)
 
     def list(self, caller: Caller, repository: str, limit: int, after: int = 0) -> Page[DeployToken]:
         """By id. Raises NotFound, Forbidden or Unauthenticated."""
@@ -127,8 +137,8 @@ def _check_room(connection: Connection, repository_id: int) -> None:
 def _insert(transaction: Transaction, repository_id: int, caller: Caller, wanted: NewDeployToken, secret: str) -> int:
     maker = caller.identity.token if caller.identity else None
     statement = text(
-        "insert into arkvory_deploy_tokens (repository_id, name, digest, permissions, path_prefix, created_by, expires_at) "
-        "values (:repository, :name, :digest, cast(:permissions as text[]), :prefix, :by, "
+        "insert into arkvory_deploy_tokens (repository_id, parent_id, name, digest, permissions, path_prefix, created_by, expires_at) "
+        "values (:repository, :maker, :name, :digest, cast(:permissions as text[]), :prefix, :by, "
         "least(now() + make_interval(days => cast(:days as integer)), (select p.expires_at from arkvory_tokens p where p.id = :maker))) "
         "returning id"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,16 +16,16 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from app.access.authority import Authority
+from app.access.ending import Ending, end_with_repositories
 from app.access.identity import Caller, Identities
 from app.cache.changes import Transaction, Transactions
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
-from app.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from app.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")
 PASSWORD_MOST_BYTES = 1024
-DELETE_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +183,15 @@ class Users:
 
     def delete(self, caller: Caller, name: str) -> None:
         """Their tokens, memberships and rules go with them; what they created stays."""
-        _delete_with_rules(self._transactions, lambda transaction: self._delete(transaction, caller, name))
+        end_with_repositories(self._transactions, lambda transaction: self._delete(transaction, caller, name))
 
-    def _delete(self, transaction: Transaction, caller: Caller, name: str) -> _Named:
+    def _delete(self, transaction: Transaction, caller: Caller, name: str) -> Ending:
         self._authority.administrator(transaction.connection, caller)
-        return _Named(
-            "select a.repository_id from arkvory_access_rules a join arkvory_users u on u.id = a.user_id where u.name = :name",
-            name,
+        return Ending(
+            "select a.repository_id from arkvory_access_rules a join arkvory_users u on u.id = a.user_id where u.name = :name "
+            "union select d.repository_id from arkvory_deploy_tokens d join arkvory_tokens t on t.id = d.parent_id "
+            "join arkvory_users u on u.id = t.user_id where u.name = :name",
+            {"name": name},
             lock=lambda: _lock_user(transaction, name, keeps_administrator=False),
             end=lambda row: _delete_user(transaction, row.id),
         )
@@ -270,66 +272,19 @@ class Groups:
 
     def delete(self, caller: Caller, name: str) -> None:
         """Rules that name the group go with it."""
-        _delete_with_rules(self._transactions, lambda transaction: self._delete(transaction, caller, name))
+        end_with_repositories(self._transactions, lambda transaction: self._delete(transaction, caller, name))
 
-    def _delete(self, transaction: Transaction, caller: Caller, name: str) -> _Named:
+    def _delete(self, transaction: Transaction, caller: Caller, name: str) -> Ending:
         self._authority.administrator(transaction.connection, caller)
-        return _Named(
+        return Ending(
             "select a.repository_id from arkvory_access_rules a join arkvory_groups g on g.id = a.group_id where g.name = :name",
-            name,
+            {"name": name},
             lock=lambda: _lock_group(transaction, name, "update"),
             end=lambda row: _delete_group(transaction, row.id),
         )
 
 
 # Deleting whom rules name
-
-
-@dataclass(frozen=True)
-class _Named:
-    """Whom to delete: the query for the repositories whose rules name them, what locks their row, and the end."""
-
-    query: str
-    name: str
-    lock: Callable[[], Row[Any]]
-    end: Callable[[Row[Any]], None]
-
-    def repositories(self, connection: Connection) -> set[int]:
-        return set(connection.execute(text(self.query), {"name": self.name}).scalars())
-
-
-class _MoreRules(Exception):
-    """Rules in other repositories have come since the locks were chosen."""
-
-    def __init__(self, repositories: set[int]) -> None:
-        super().__init__()
-        self.repositories = repositories
-
-
-def _delete_with_rules(transactions: Transactions, prepare: Callable[[Transaction], _Named]) -> None:
-    """Once the row is locked no rule can come to name it; if one did just before, everything again with its repository."""
-    repositories: set[int] = set()
-    for _ in range(DELETE_TRIES):
-        try:
-            with transactions.begin(*sorted(repositories)) as transaction:
-                _delete_named(transaction, prepare(transaction), repositories)
-            return
-        except _MoreRules as more:
-            repositories |= more.repositories
-    raise Unavailable("rules of this name keep changing; try again shortly", retry_after=2)
-
-
-def _delete_named(transaction: Transaction, named: _Named, locked: set[int]) -> None:
-    present = named.repositories(transaction.connection)
-    if present - locked:
-        raise _MoreRules(present)
-    for repository_id in sorted(present):
-        transaction.advance(repository_id, "authorization")
-    row = named.lock()
-    now = named.repositories(transaction.connection)
-    if now - present:
-        raise _MoreRules(now)
-    named.end(row)
 
 
 def _delete_user(transaction: Transaction, user_id: int) -> None:

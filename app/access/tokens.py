@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 
 from app.access.authority import Authority, has_full_scope
 from app.access.decision import PERMISSIONS
+from app.access.ending import Ending, end_with_repositories
 from app.access.identity import Caller, Identities, Identity, new_token, token_digest
 from app.access.visibility import KNOWN, subject
 from app.cache.changes import Transaction, Transactions
@@ -93,11 +94,20 @@ class Tokens:
             return _token(connection, token_id)
 
     def revoke(self, caller: Caller, token_id: int) -> None:
-        """It, and those made with it, are worth nothing from the next request on. Raises NotFound, Forbidden or Unauthenticated."""
-        with self._transactions.begin() as transaction:
-            owner = self._reachable(transaction.connection, caller, token_id, revoking=True)
-            transaction.advance_users([owner])
-            _delete(transaction, token_id)
+        """It, and those made with it, are worth nothing from the next request on. Raises NotFound, Forbidden or Unauthenticated.
+
+        Deploy tokens too: of them the authorization epochs of their repositories tell.
+        """
+        end_with_repositories(self._transactions, lambda transaction: self._revocation(transaction, caller, token_id))
+
+    def _revocation(self, transaction: Transaction, caller: Caller, token_id: int) -> Ending:
+        owner = self._reachable(transaction.connection, caller, token_id, revoking=True)
+        return Ending(
+            _DEPLOYED_WITH,
+            {"id": token_id},
+            lock=lambda: transaction.advance_users([owner]),
+            end=lambda _: _delete(transaction, token_id),
+        )
 
     def _maker(self, connection: Connection, caller: Caller, owner: str | None) -> Identity:
         """Others' tokens are made by administrators, and not with a token: what a token makes must end with it."""
@@ -201,6 +211,11 @@ def _user_id(connection: Connection, name: str) -> int:
     return int(found)
 
 
+_DEPLOYED_WITH = (
+    "with recursive made as (select cast(:id as bigint) as id "
+    "union all select t.id from arkvory_tokens t join made on t.parent_id = made.id) "
+    "select d.repository_id from arkvory_deploy_tokens d join made on made.id = d.parent_id"
+)
 _TOKENS = (
     "select t.id, t.name, u.name as user_name, t.permissions, case when t.repositories is not null then "
     "array(select r.name from arkvory_repositories r where r.id = any(t.repositories) and r.deleted_at is null order by r.name) end, "

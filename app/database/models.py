@@ -222,6 +222,8 @@ deploy_tokens = Table(
     metadata,
     _id(),
     Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE"), nullable=False),
+    # The token it was made with, and ends with.
+    Column("parent_id", BigInteger, ForeignKey("arkvory_tokens.id", ondelete="CASCADE")),
     Column("name", Text, nullable=False),
     Column("digest", LargeBinary, nullable=False),
     Column("permissions", ARRAY(Text), nullable=False),
@@ -232,6 +234,7 @@ deploy_tokens = Table(
     _at("expires_at", nullable=True),
     UniqueConstraint("digest"),
     Index(None, "repository_id"),
+    Index(None, "parent_id"),
 )
 
 # What a repository's index groups by (a Python project, later a Maven module...). `revision` is the

@@ -265,6 +265,58 @@ def test_made_with_a_token_it_can_do_no_more_and_lasts_no_longer(house: House, f
     assert made.expires_at == house.value("select expires_at from arkvory_tokens")
 
 
+@pytest.mark.parametrize("end", ["revoked", "its maker revoked", "its owner deleted"])
+def test_made_with_a_token_it_ends_with_it_on_the_next_request(house: House, files: int, make: Make, end: str) -> None:
+    """C1: warm too. What a user made with a password stays."""
+    house.user("anna")
+    house.rule("files", "user:anna", "read", "manage")
+    first = house.identify(house.token("anna", "read", "manage"))
+    _, second = house.tokens.create(first, NewToken("t", ["read", "manage"]))
+    maker = house.identify(second)
+    _, secret = make("read", caller=maker)
+    _, other = make("read")
+    for each in (secret, secret, other):
+        assert house.outcome("a", secret=each) == b"a"
+    if end == "its owner deleted":
+        house.users.delete(ADMIN, "anna")
+    else:
+        ended = maker if end == "revoked" else first
+        assert ended.identity is not None and ended.identity.token is not None
+        house.tokens.revoke(ADMIN, ended.identity.token.id)
+    assert (house.outcome("a", secret=secret), house.outcome("a", secret=other)) == ("unauthenticated", b"a")
+    assert house.value("select count(*) from arkvory_deploy_tokens") == 1
+
+
+@pytest.mark.parametrize("first", ["made", "revoked"])
+def test_made_while_its_maker_is_revoked_it_does_not_outlive_it(
+    house: House, files: int, make: Make, pause: MakePause, deploying: DeployTokens, first: str
+) -> None:
+    """Whichever takes the lock first: the revocation sees the new token's repository, or the maker is gone when it is made."""
+    house.user("anna")
+    house.rule("files", "user:anna", "read", "manage")
+    maker = house.identify(house.token("anna", "read", "manage"))
+    assert maker.identity is not None and maker.identity.token is not None
+    revoke = partial(house.tokens.revoke, ADMIN, maker.identity.token.id)
+    if first == "made":
+        stopped = pause(deploying, "_hold_maker")
+        making = gevent.spawn(make, "read", caller=maker)
+        stopped.reached()
+        revoking = gevent.spawn(revoke)
+        gevent.sleep(0.3)
+        stopped.go()
+        assert making.get(timeout=30)
+        revoking.get(timeout=30)
+    else:
+        stopped = pause(deploying, "_hold_maker", before=True)
+        making = gevent.spawn(make, "read", caller=maker)
+        stopped.reached()
+        revoke()
+        stopped.go()
+        with pytest.raises(Unauthenticated):
+            making.get(timeout=30)
+    assert house.value("select count(*) from arkvory_deploy_tokens") == 0
+
+
 @pytest.mark.parametrize(("permissions", "field"), [(("manage",), "permissions"), ((), "permissions"), (("read", "fly"), "permissions")])
 def test_it_never_manages(house: House, files: int, deploying: DeployTokens, permissions: Sequence[str], field: str) -> None:
     with pytest.raises(Invalid) as refused:
