@@ -1,8 +1,8 @@
 """Quarantine: what is held leaves through no door until someone releases it.
 
 A hold is a row by path and outlives the artifact (W5): deleting and publishing again does not release it. It covers the files
-that stand beside the path too. `arkvory_artifacts.withheld` is kept in the same transactions, so that every index leaves out
-what is held by one condition.
+that stand beside the path too, unless these have a hold of their own, which only its own release ends. `arkvory_artifacts.withheld`
+is kept in the same transactions, so that every index leaves out what is held by one condition.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
 from app.errors import Invalid, NotFound
-from app.repository.formats import FORMATS
+from app.repository.formats import FORMATS, main_path
 from app.repository.names import check_path
 
 TRUST = ("unknown", "suspicious", "malicious")
@@ -72,7 +72,7 @@ class Quarantine:
             caller = self._require(transaction.connection, caller, snapshot)
             covered = covered_paths(snapshot.format, path)
             self._change(transaction, snapshot, covered, withheld=True)
-            write_holds(transaction.connection, snapshot.id, [(each, path) for each in covered], reason, trust, caller)
+            _write_holds(transaction.connection, snapshot.id, covered, _Words(reason, trust, caller))
             return _held(transaction.connection, snapshot.id, path)
 
     def release(self, caller: Caller, repository: str, path: str) -> None:
@@ -81,11 +81,10 @@ class Quarantine:
         with self._transactions.begin(snapshot.id) as transaction:
             self._require(transaction.connection, caller, snapshot)
             _held(transaction.connection, snapshot.id, path)
+            _end_hold(transaction.connection, snapshot, path)
             covered = covered_paths(snapshot.format, path)
-            self._change(transaction, snapshot, covered, withheld=False)
-            transaction.connection.execute(
-                text("delete from arkvory_holds where repository_id = :id and main_path = :path"), {"id": snapshot.id, "path": path}
-            )
+            held = held_paths(transaction.connection, snapshot.id, covered)
+            self._change(transaction, snapshot, [each for each in covered if each not in held], withheld=False)
 
     def holds(self, caller: Caller, repository: str, limit: int, after: str = "") -> Page[Hold]:
         """What is held, by path, behind `after`."""
@@ -182,8 +181,7 @@ def apply_rules(connection: Connection, snapshot: Snapshot, paths: Iterable[str]
     for path in paths:
         rule = next((each for each in rules if each.publisher in {None, name} and fnmatch.fnmatchcase(path, each.pattern)), None)
         if rule is not None:
-            covered = [(each, path) for each in covered_paths(snapshot.format, path)]
-            write_holds(connection, snapshot.id, covered, rule.reason, TRUST[0], None)
+            _write_holds(connection, snapshot.id, covered_paths(snapshot.format, path), _Words(rule.reason, TRUST[0], None))
 
 
 def held_paths(connection: Connection, repository_id: int, paths: Sequence[str]) -> frozenset[str]:
@@ -194,26 +192,53 @@ def held_paths(connection: Connection, repository_id: int, paths: Sequence[str])
     return frozenset(rows.scalars())
 
 
-def write_holds(
-    connection: Connection, repository_id: int, covered: Iterable[tuple[str, str]], reason: str, trust: str, caller: Caller | None
-) -> None:
-    """Rows for paths and the main path of each."""
-    for path, main in covered:
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What is said of a hold; `by` null: by a rule."""
+
+    reason: str
+    trust: str
+    by: Caller | None
+
+
+def _write_holds(connection: Connection, repository_id: int, covered: Sequence[str], words: _Words) -> None:
+    """A hold of the first path, and what it covers.
+
+    A path's own hold is not replaced by one that only covers it; and what somebody said of a path is not replaced by a rule.
+    """
+    by = words.by.user_id if words.by is not None and words.by.user_id > 0 else None
+    for path in covered:
         connection.execute(
             text(
-                "insert into arkvory_holds (repository_id, path, main_path, reason, trust, held_by) "
-                "values (:id, :path, :main, :reason, :trust, :by) on conflict (repository_id, path) do update set "
-                "main_path = excluded.main_path, reason = excluded.reason, trust = excluded.trust, held_by = excluded.held_by"
+                "insert into arkvory_holds as h (repository_id, path, main_path, reason, trust, held_by) "
+                "values (:repository, :path, :main, :reason, :trust, :by) on conflict (repository_id, path) do update set "
+                "main_path = excluded.main_path, reason = excluded.reason, trust = excluded.trust, held_by = excluded.held_by "
+                "where case when h.path = h.main_path then :told and :path = :main else :told or :path = :main end"
             ),
             {
-                "id": repository_id,
+                "repository": repository_id,
                 "path": path,
-                "main": main,
-                "reason": reason,
-                "trust": trust,
-                "by": caller.user_id if caller is not None and caller.user_id > 0 else None,
+                "main": covered[0],
+                "reason": words.reason,
+                "trust": words.trust,
+                "by": by,
+                "told": words.by is not None,
             },
         )
+
+
+def _end_hold(connection: Connection, snapshot: Snapshot, path: str) -> None:
+    """With all that it covered; a file beside one that is still held is covered by that one's again."""
+    values = {"id": snapshot.id, "path": path, "main": main_path(snapshot.format, path)}
+    connection.execute(text("delete from arkvory_holds where repository_id = :id and main_path = :path"), values)
+    connection.execute(
+        text(
+            "insert into arkvory_holds (repository_id, path, main_path, reason, trust, held_by, held_at) "
+            "select repository_id, :path, main_path, reason, trust, held_by, held_at from arkvory_holds "
+            "where repository_id = :id and path = :main and main_path = :main"
+        ),
+        values,
+    )
 
 
 def _count_packages(transaction: Transaction, rows: Sequence[Row[Any]], revision: int, sign: int) -> None:

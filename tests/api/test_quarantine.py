@@ -12,6 +12,7 @@ from tests.support.server import Server
 
 _numbers = itertools.count(1)
 FOO = "foo-1.0-py3-none-any.whl"
+JAR = "org/acme/lib/1.0/lib-1.0.jar"
 JSON = {"Accept": "application/vnd.pypi.simple.v1+json"}
 
 
@@ -170,6 +171,44 @@ def test_rules_hold_what_is_published_until_someone_releases_it(pypi: Shelf) -> 
     assert pypi.read(f"files/foo/{FOO}").status_code == 200
     assert pypi.server.delete(f"{rules}/{made['id']}").status_code == 204
     assert [each["publisher"] for each in pypi.server.get(rules).json()["items"]] == ["somebody-else"]
+
+
+@pytest.fixture
+def maven(server: Server) -> Shelf:
+    shelf = Shelf(server, "maven")
+    for path in (JAR, f"{JAR}.asc"):
+        assert server.put(f"/maven/{shelf.name}/{path}", path.encode()).status_code == 201
+    return shelf
+
+
+def test_a_hold_of_its_own_ends_with_its_own_release_alone(maven: Shelf) -> None:
+    """Whichever was held or released first: a file beside another one is free when neither is held."""
+
+    def served() -> tuple[int, int]:
+        return maven.read(JAR).status_code, maven.read(f"{JAR}.asc").status_code
+
+    for first, second in ((JAR, f"{JAR}.asc"), (f"{JAR}.asc", JAR)):
+        maven.hold(first, reason="first")
+        maven.hold(second, reason="second")
+        held = maven.server.get(f"{maven.api}/holds").json()["items"]
+        assert {each["path"]: each["reason"] for each in held} == {first: "first", second: "second"}
+        maven.release(JAR)
+        assert served() == (200, 403)
+        maven.hold(JAR)
+        maven.release(f"{JAR}.asc")
+        assert served() == (403, 403)
+        maven.release(JAR)
+        assert served() == (200, 200)
+    assert maven.server.get(f"{maven.api}/holds").json()["items"] == []
+
+
+def test_a_rule_replaces_nothing_that_somebody_said(raw: Shelf) -> None:
+    rule = raw.server.post(f"{raw.api}/hold-rules", json={"pattern": "*", "reason": "new here"})
+    assert rule.status_code == 201
+    raw.hold("a", reason="looked at", trust="malicious")
+    raw.server.put(f"/raw/{raw.name}/a", b"again")
+    (held,) = raw.server.get(f"{raw.api}/holds").json()["items"]
+    assert (held["reason"], held["trust"], held["held_by"]) == ("looked at", "malicious", "admin")
 
 
 def test_releasing_is_seen_by_the_next_request_of_a_warm_reader(raw: Shelf) -> None:
