@@ -59,7 +59,8 @@ def compare_sidecar(connection: Connection, repository_id: int, sidecar: Sidecar
     sent = _digest(sidecar, body)
     row = connection.execute(_CHECKSUM, {"id": repository_id, "path": sidecar.path, "algorithm": sidecar.algorithm}).first()
     if row is not None and row.checksum is not None and row.checksum != sent:
-        raise DigestMismatch(f"{sidecar.algorithm} of the stored {sidecar.path!r} is {row.checksum}, not {sent}; send the file again")
+        # Not which one it is: whoever may write here may perhaps not read, and the file may be held.
+        raise DigestMismatch(f"the stored {sidecar.path!r} has another {sidecar.algorithm} than {sent}; send the file again")
     return row is not None
 
 

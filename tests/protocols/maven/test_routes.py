@@ -211,9 +211,16 @@ def test_a_checksum_is_compared_with_the_file_and_never_stored(room: Room, form:
     right, wrong = hashlib.sha1(jar("1.0").encode()).hexdigest(), "0" * 40
     assert room.put(f"{jar('1.0')}.sha1", form.format(right.upper()).encode()).status_code == 200
     refused = room.put(f"{jar('1.0')}.sha1", form.format(wrong).encode())
-    assert (refused.status_code, right in refused.status) == (400, True)
+    assert (refused.status_code, wrong in refused.status) == (400, True)
     assert room.get(f"{jar('1.0')}.sha1").text == right
     assert room.value("select count(*) from arkvory_artifacts") == 1
+
+
+def test_a_wrong_checksum_does_not_tell_the_right_one(room: Room) -> None:
+    """Whoever may write may perhaps not read, and the file may be held."""
+    room.put(jar("1.0"), b"secret")
+    answer = room.put(jar("1.0", ".jar.sha1"), b"0" * 40)
+    assert (answer.status_code, hashlib.sha1(b"secret").hexdigest() in answer.text + answer.status) == (400, False)
 
 
 def test_a_checksum_before_its_file_is_taken_and_forgotten(room: Room) -> None:
