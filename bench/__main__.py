@@ -41,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     machine, began = Machine.here(), time.monotonic()
     signal.signal(signal.SIGALRM, _too_long)
+    signal.signal(signal.SIGTERM, _ended)
     signal.alarm(MOST_SECONDS[options.quick])
     sections = _run(options.only or list(PARTS), options.folder, options.quick)
     signal.alarm(0)
@@ -79,6 +80,11 @@ def _run(names: Sequence[str], parent: Path, quick: bool) -> list[Section]:
 def _too_long(*_: object) -> None:
     # No error that a part might take for one of its own.
     raise SystemExit("bench: the run takes longer than it may")
+
+
+def _ended(*_: object) -> None:
+    """Nothing that was started may be left behind."""
+    raise SystemExit("bench: ended")
 
 
 if __name__ == "__main__":

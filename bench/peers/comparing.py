@@ -52,7 +52,7 @@ class Sizes:
     download: int
 
 
-FULL = Sizes(files=200, seconds=1.2, rounds=5, uploads=80, large=LARGE_UPLOAD, download=GIB)
+FULL = Sizes(files=200, seconds=1.0, rounds=4, uploads=60, large=LARGE_UPLOAD, download=GIB)
 QUICK = Sizes(files=50, seconds=0.4, rounds=2, uploads=10, large=LARGE_UPLOAD // 4, download=GIB // 4)
 
 
@@ -66,6 +66,10 @@ class Field:
     peers: list[servers.Peer] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def now(self, what: str) -> None:
+        """Tell the terminal what is measured next."""
+        print(f"bench: peers: {what} ...", file=sys.stderr, flush=True)
 
     def skip(self, name: str, error: Exception) -> None:
         """Only our own words are shown; what a program says goes to the terminal."""
@@ -91,6 +95,7 @@ def run(folder: Path, quick: bool) -> list[Section]:
     sizes = QUICK if quick else FULL
     with house(folder, "peers") as place, client.workers() as pool, contextlib.ExitStack() as stack:
         run = Field(pool, sizes)
+        run.now("installing and starting them")
         groups = _groups(stack, run, place, folder)
         started = _memory(groups)
         port, pid = stack.enter_context(bare_server(folder))
@@ -116,6 +121,7 @@ def _groups(stack: contextlib.ExitStack, run: Field, place: House, folder: Path)
 
 
 def _fill(run: Field, place: House) -> None:
+    run.now("filling them")
     run.contestants += ours.contestants(place, run.sizes.files)
     for peer in tuple(run.peers):
         try:
@@ -137,12 +143,14 @@ def _about(run: Field) -> Section:
 
 
 def _warm(run: Field) -> Section:
+    run.now("downloads of 10 KiB")
     found = _asked(run, {each: each.file for each in run.those(lambda each: each.file)})
     text = WARM.format(size=SIZE, connections=CONNECTIONS)
     return Section("Downloads of 10 KiB beside other servers", text, tables=[_table("10 KiB, warm", "requests per second", ".0f", found)])
 
 
 def _pages(run: Field) -> Section:
+    run.now("index pages")
     found = _asked(run, {each: each.page for each in run.those(lambda each: each.page)})
     text = PAGE.format(files=run.sizes.files)
     return Section("Index pages beside other servers", text, tables=[_table("pip's page", "requests per second", ".0f", found)])
@@ -168,6 +176,7 @@ def _of_all_rounds(run: Field, found: Mapping[Contestant, Rounds]) -> dict[Conte
 
 
 def _uploads(run: Field) -> Section:
+    run.now("uploads")
     rounds = min(run.sizes.rounds, 3)
     small = _stored(run, rounds, run.sizes.uploads, SIZE, 1.0)
     large = _stored(run, rounds, 1, run.sizes.large, run.sizes.large / 1e6)
@@ -202,6 +211,7 @@ def _store(run: Field, contestant: Contestant, figures: Rounds, count: int, size
 
 
 def _large(run: Field, place: House) -> Section:
+    run.now("a large file")
     size, rounds = run.sizes.download, min(run.sizes.rounds, 4)
     found = {"Arkvory": downloads.Rounds(), "nginx": downloads.Rounds()}
     run.pool.submit(client.upload, place.port, "/raw/public/large", place.authorization, size).result()

@@ -1,0 +1,110 @@
+"""A whole server under a mixed load while processes and the database are killed (W1 to W5), for most of what `make soak` is given.
+
+After the storm comes a calm, in which nothing may break and memory has to stay flat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import gevent
+import pytest
+
+from app.database import embedded
+from tests.conftest import MakeServer
+from tests.faults.test_servers import QUICK, Observer, until
+from tests.support.server import Server
+from tests.support.storm import Client, MavenClient, MemoryWatch, PypiClient, RawClient, Weather, World, authorization, clean_up
+
+pytestmark = pytest.mark.soak
+
+SECONDS = float(os.environ.get("ARKVORY_SOAK_SECONDS", "60")) * 0.7
+CALM = 0.3
+CLIENTS = (RawClient, RawClient, RawClient, PypiClient, PypiClient, MavenClient, MavenClient)
+END_SECONDS = 120.0
+# Regions of the cache fill up, and what is freed does not always go back.
+MOST_GROWTH, MOST_GROWTH_BYTES = 1.10, 10_000_000
+WARM_UP_SECONDS = 30.0
+GENERATION_SECONDS = 5.0
+
+
+def test_w1_to_w5_nothing_is_lost_or_left_and_memory_is_flat_after_a_storm(
+    private_postgres: embedded.EmbeddedPostgres, make_server: MakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = make_server(ARKVORY_DATABASE_URL=private_postgres.url, **QUICK)
+    for kind in dict.fromkeys(CLIENTS):
+        server.repository(kind.repository, format=kind.format, public=True)
+    world = World(server, authorization(server))
+    weather, memory = Weather(world, private_postgres), MemoryWatch(server)
+    clients: list[Client] = [kind(world, number) for number, kind in enumerate(CLIENTS)]
+    watch = gevent.spawn(memory.run)
+    working = [*(gevent.spawn(client.run) for client in clients), gevent.spawn(clean_up, world)]
+    began = time.monotonic()
+    weather.run(SECONDS * (1 - CALM))
+    # Connections that were broken by the last blow are noticed by now.
+    gevent.sleep(min(5.0, SECONDS * CALM / 4))
+    world.is_calm = True
+    gevent.sleep(SECONDS * CALM)
+    world.is_over = True
+    gevent.joinall(working, timeout=END_SECONDS, raise_error=True)
+    assert all(each.ready() for each in working), "clients do not end"
+    watch.kill()
+    with capsys.disabled():
+        print("\n" + "\n".join(figures(world, weather, memory, time.monotonic() - began)))
+    for client in clients:
+        for thing in client.things + client.gone:
+            until(lambda client=client, thing=thing: client.look_at(thing))
+        client.index()
+    assert not world.faults, "\n".join(world.faults)
+    assert_nothing_is_left(server)
+    assert_is_flat(memory)
+
+
+def figures(world: World, weather: Weather, memory: MemoryWatch, seconds: float) -> Iterable[str]:
+    yield f"storm of {seconds:.0f} s: {sum(world.done.values())} actions, {sum(world.statuses.values())} answers"
+    yield "  " + ", ".join(f"{name} {count}" for name, count in sorted(world.done.items()))
+    yield "  answers: " + ", ".join(f"{status or 'broken'} {count}" for status, count in sorted(world.statuses.items()))
+    for name, times in sorted(weather.recoveries.items()):
+        yield f"  {name}: {len(times)} times, stored again after {sum(times) / len(times):.1f} s on average, {max(times):.1f} s at most"
+    before, after = memory.last(warm_up())
+    yield f"  memory of the last worker: {before / 1e6:.0f} MB after its warm-up, {after / 1e6:.0f} MB at the end"
+    held = memory.generations(GENERATION_SECONDS)
+    yield f"  of {len(held)} workers when {GENERATION_SECONDS:.0f} s old: " + " ".join(f"{each / 1e6:.0f}" for each in held) + " MB"
+    yield f"  faults: {len(world.faults)}"
+
+
+def warm_up() -> float:
+    return min(WARM_UP_SECONDS, SECONDS * CALM / 3)
+
+
+def assert_nothing_is_left(server: Server) -> None:
+    """Counters equal sums, no file without a row and no row without its file, each with the bytes that its name says."""
+    observer = Observer(server)
+
+    def settled() -> None:
+        assert observer.value("select count(*) from arkvory_uploads where status in ('open', 'garbage')") == 0
+        assert observer.value("select count(*) from arkvory_blobs where status <> 'live'") == 0
+        observer.assert_no_strays()
+
+    until(settled)
+    observer.assert_counted()
+    observer.assert_published_is_there()
+    wrong = [path.name for path in observer.files() if not re.match(digest(path), path.name)]
+    assert not wrong, f"files whose bytes are others than their names say: {wrong}"
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def assert_is_flat(memory: MemoryWatch) -> None:
+    before, after = memory.last(warm_up())
+    assert after <= before * MOST_GROWTH + MOST_GROWTH_BYTES, f"a worker grew from {before} to {after} bytes"
+    held = memory.generations(GENERATION_SECONDS)
+    assert held[-1] <= min(held[:3]) * MOST_GROWTH + MOST_GROWTH_BYTES, f"later workers need more from the start: {held}"
