@@ -29,7 +29,7 @@ from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
-from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed, Unavailable
+from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed
 from app.repository.blobs import Blobs
 from app.repository.formats import FORMATS, check_version_policy, is_written_once, write_policy
 from app.repository.names import check_path, is_content_type
