@@ -7,14 +7,14 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from app.database import embedded, migrate
 from tests.conftest import NewDatabase, postgres_of_its_own
 from tests.support import kills_page
-from tests.support.kills import OPERATIONS, Scene, Stand, look_after, outcome, record, stop_at, strike, waves
+from tests.support.kills import OPERATIONS, Scene, Stand, Wave, look_after, outcome, record, stop_at, strike, waves
 
 Steps = dict[str, list[str]]
 
@@ -43,15 +43,19 @@ def steps(stand: Stand) -> Steps:
     return found
 
 
+def note(wave: Wave, scenes: Sequence[Scene], cells: dict[tuple[str, str], str], problems: list[str], *, clean_first: bool) -> None:
+    """What is to be seen at once, then all that must be true."""
+    cells |= {key: outcome(scene) for key, scene in zip(wave, scenes, strict=True)}
+    look_after(scenes, clean_first=clean_first)
+    problems += [f"{name}, {step}: {each}" for (name, step), scene in zip(wave, scenes, strict=True) for each in scene.problems]
+
+
 def strike_all(stand: Stand, steps: Steps, blows: Iterator[Callable[[], None]], *, clean_first: bool) -> dict[tuple[str, str], str]:
     """One blow for each wave; the cells of the page. Fails with everything that is wrong."""
     cells: dict[tuple[str, str], str] = {}
     problems: list[str] = []
     for wave in waves(steps):
-        scenes = strike(stand, wave, next(blows))
-        cells |= {key: outcome(scene) for key, scene in zip(wave, scenes, strict=True)}
-        look_after(scenes, clean_first=clean_first)
-        problems += [f"{name}, {step}: {each}" for (name, step), scene in zip(wave, scenes, strict=True) for each in scene.problems]
+        note(wave, strike(stand, wave, next(blows)), cells, problems, clean_first=clean_first)
     assert not problems, "\n".join(problems)
     return cells
 
@@ -113,12 +117,11 @@ def lose(stand: Stand, name: str, step: str, how: str) -> Scene:
 
 @pytest.mark.parametrize(("how", "column"), [("lost", "COMMIT lost"), ("unheard", "its answer lost")])
 def test_w1_to_w5_each_commit_lost_and_its_answer_lost(wired: Stand, steps: Steps, how: str, column: str) -> None:
+    commits = {name: [step for step in steps[name] if ": commit" in step] for name in steps}
     cells: dict[tuple[str, str], str] = {}
     problems: list[str] = []
-    for name, step in [(each, step) for each in steps for step in steps[each] if ": commit" in step]:
-        scene = lose(wired, name, step, how)
-        cells[name, step] = outcome(scene)
-        look_after([scene], clean_first=how == "lost")
-        problems += [f"{name}, {step}: {each}" for each in scene.problems]
+    for wave in waves(commits):
+        scenes = [lose(wired, name, step, how) for name, step in wave]
+        note(wave, scenes, cells, problems, clean_first=how == "lost")
     assert not problems, "\n".join(problems)
     check_page(steps, column, cells)

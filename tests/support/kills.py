@@ -425,19 +425,23 @@ def stop_at(scene: Scene, step: str) -> Stopped:
     return stopped
 
 
-def waves(steps: dict[str, list[str]], most: int = 4) -> list[list[tuple[str, str]]]:
-    """Operations and steps to be struck together, each in a repository of its own: they hold nothing that another one needs."""
+# Operations and steps.
+Wave = Sequence[tuple[str, str]]
+
+
+def waves(steps: dict[str, list[str]], most: int = 4) -> list[Wave]:
+    """What is to be struck together, each in a repository of its own: they hold nothing that another one needs."""
     alone = [(name, step) for name in steps for step in steps[name] if step.startswith(ALONE)]
     cleanups = [("cleanup", step) for step in steps.get("cleanup", [])]
     others = [(name, step) for name in steps if name != "cleanup" for step in steps[name] if not step.startswith(ALONE)]
     count = max(len(alone), len(cleanups), -(-len(others) // most))
-    made: list[list[tuple[str, str]]] = [others[number::count] for number in range(count)]
+    made = [others[number::count] for number in range(count)]
     for number, each in enumerate(cleanups):
         made[number].append(each)
     # Last: while it stands there, no other upload begins.
     for number, each in enumerate(alone):
         made[-1 - number].append(each)
-    return made
+    return list(made)
 
 
 def outcome(scene: Scene) -> str:
@@ -476,7 +480,7 @@ def assert_clean(stand: Stand) -> None:
     assert not stand.rows("select 1 from arkvory_blobs where status <> 'live'")
 
 
-def strike(stand: Stand, wave: Sequence[tuple[str, str]], blow: Callable[[], None]) -> list[Scene]:
+def strike(stand: Stand, wave: Wave, blow: Callable[[], None]) -> list[Scene]:
     """Bring each request to its step, strike, and let them go on."""
     scenes = [OPERATIONS[name](stand) for name, _ in wave]
     stopped = [stop_at(scene, step) for scene, (_, step) in zip(scenes, wave, strict=True)]
