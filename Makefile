@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
 TESTS ?= tests
 
-.PHONY: help run test lint types contracts migrations-check coverage bench soak setup clean
+.PHONY: help run test lint types contracts migrations-check coverage bench soak kills-page setup clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,9 @@ bench: $(VENV)/ready-to-test ## ratios and floors in one run
 
 soak: $(VENV)/ready-to-test ## long runs, for SOAK_SECONDS (600)
 	@ARKVORY_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout=0 $(TESTS)
+
+kills-page: $(VENV)/ready-to-test ## write the tables of docs/kills.md anew, from what is observed
+	@KILLS_PAGE=write $(BIN)/python -m pytest tests/kills
 
 setup: $(VENV)/ready-to-test ## only set up, for running and testing
 

@@ -177,7 +177,7 @@ class Ownership:
         began = time.monotonic()
         try:
             with gevent.Timeout(CHECK_SECONDS):
-                good = self._still_mine()
+                good = self._still_mine_after_a_break()
         except (ArkvoryError, gevent.Timeout) as error:
             good = False
             self._close_session()
@@ -186,6 +186,15 @@ class Ownership:
             self._last_good = began
         elif not self.lost:
             self._missed()
+
+    def _still_mine_after_a_break(self) -> bool:
+        """A session that broke is replaced at once: PostgreSQL may be back already, and the next check is far away."""
+        try:
+            return self._still_mine()
+        except ArkvoryError as error:
+            log.warning("the session of the storage ownership broke: %s", error)
+            self._close_session()
+            return self._still_mine()
 
     def _lose(self, reason: str) -> None:
         if not self.lost:

@@ -13,16 +13,9 @@ from sqlalchemy import text
 
 from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
+from app.errors import Unavailable
 from app.storage import BlobStore
 from app.upload.receiving import Received
-
-
-class BlobVanished(Exception):
-    """Cleanup took blobs between their placing and their publishing: place them again. `blob_ids` are those that went."""
-
-    def __init__(self, blob_ids: frozenset[int]) -> None:
-        super().__init__()
-        self.blob_ids = blob_ids
 
 
 class Blobs:
@@ -34,7 +27,11 @@ class Blobs:
         self._pool = gevent.get_hub().threadpool
 
     def place(self, received: Received) -> int:
-        """Make or find the blob's row and put the file at its address; the row's id. Holds no lock meanwhile."""
+        """Make or find the blob's row and put the file at its address; the row's id. Holds no lock meanwhile.
+
+        The staged file comes first: from then on cleanup leaves the blob alone, however long this takes.
+        """
+        self._pool.apply(self._store.stage, (received.incoming, received.sha256))
         while True:
             blob_id, status = self._make_or_find(received)
             if status != "deleting":
@@ -73,7 +70,7 @@ class Blobs:
     def take(self, transaction: Transaction, used: Sequence[int], replaced: Sequence[int]) -> None:
         """Lock the rows in the order of their digests; `used` become live, `replaced` candidates for the cleanup.
 
-        Raises BlobVanished when one of `used` is being deleted or gone.
+        Raises Unavailable when one of `used` is being deleted or gone: whoever brought it was given up, and cleaned up after.
         """
         transaction.order.reach(Step.BLOB)
         connection = transaction.connection
@@ -81,8 +78,8 @@ class Blobs:
             text("select id, status from arkvory_blobs where id = any(:ids) order by digest for update"), {"ids": [*used, *replaced]}
         )
         alive = {row.id for row in rows if row.status in {"placing", "live"}}
-        if gone := frozenset(used) - alive:
-            raise BlobVanished(gone)
+        if frozenset(used) - alive:
+            raise Unavailable("this upload took so long that it was given up; send it again")
         connection.execute(
             text("update arkvory_blobs set status = 'live', candidate_at = null, last_used_at = now() where id = any(:ids)"),
             {"ids": list(used)},

@@ -2,9 +2,9 @@
 
     abandoned uploads     open, their lease run out                      → released
     garbage               replaced or deleted, past its grace            → released
-    blobs                 unreferenced, past their grace                 → deleting → unlink → gone
     deleted repositories  their artifacts in batches, then the row
     temporary files       of uploads that are not open any more
+    blobs                 unreferenced, past their grace                 → deleting → unlink → gone
     cache rows, released uploads, mail that nobody will read             → old ones go
 
 Each batch is a short transaction of its own; whatever ends half way is finished by the next run.
@@ -74,8 +74,9 @@ class Cleanup:
         done.abandoned = self._in_batches(self._release_abandoned)
         done.artifacts = self._sweep_deleted_repositories()
         done.garbage = self._in_batches(self._release_garbage)
-        done.blobs = self._delete_blobs()
+        # Before the blobs: none goes while a file is there that may still be placed.
         done.temporary = self._remove_temporary_files()
+        done.blobs = self._delete_blobs()
         self._purge_old_rows()
         if done != Cleaned():
             log.info("cleanup: %s", done)
@@ -109,19 +110,24 @@ class Cleanup:
     # -- blobs
 
     def _delete_blobs(self) -> int:
-        """Candidates in the order of their age; each is looked at again under its row's lock."""
+        """Candidates in the order of their age; each is looked at again under its row's lock.
+
+        Whoever places a blob stages its file, then touches the row. So nobody does, or can later, when the row was read first, then no
+        file is staged, and the row is untouched when it is locked: a file that came to the address after its row went would lie there
+        for ever.
+        """
         count = 0
         last: Any = None
         while rows := self._candidates(last):
-            for row in rows:
-                count += self._delete_blob(row)
+            staged = self._pool.apply(self._store.staged)
+            count += sum(self._delete_blob(row) for row in rows if row.digest not in staged)
             last = (rows[-1].candidate_at, rows[-1].id)
         return count
 
     def _candidates(self, after: Any) -> list[Row[Any]]:
         later = "" if after is None else "and (candidate_at, id) > (:at, :id)"
         statement = text(
-            "select id, digest, candidate_at from arkvory_blobs where candidate_at <= now() - make_interval(secs => :grace) "
+            "select id, digest, candidate_at, last_used_at from arkvory_blobs where candidate_at <= now() - make_interval(secs => :grace) "
             f"{later} order by candidate_at, id limit {BATCH}"
         )
         values = {"grace": self._grace} | ({} if after is None else {"at": after[0], "id": after[1]})
@@ -129,13 +135,14 @@ class Cleanup:
             return list(connection.execute(statement, values))
 
     def _delete_blob(self, candidate: Row[Any]) -> int:
-        if not self._mark_deleting(candidate.id):
+        if not self._mark_deleting(candidate):
             return 0
         self._blobs.finish_deleting(candidate.id, candidate.digest)
         return 1
 
-    def _mark_deleting(self, blob_id: int) -> bool:
+    def _mark_deleting(self, candidate: Row[Any]) -> bool:
         """Lock the row, then look again in a new statement, which sees what a publisher committed meanwhile (W3)."""
+        blob_id = candidate.id
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.BLOB)
             connection = transaction.connection
@@ -148,9 +155,9 @@ class Cleanup:
             marked = connection.execute(
                 text(
                     "update arkvory_blobs set status = 'deleting' where id = :id and candidate_at is not null "
-                    "and last_used_at <= now() - make_interval(secs => :grace)"
+                    "and last_used_at = :seen and last_used_at <= now() - make_interval(secs => :grace)"
                 ),
-                {"id": blob_id, "grace": self._grace},
+                {"id": blob_id, "seen": candidate.last_used_at, "grace": self._grace},
             )
             return marked.rowcount == 1
 

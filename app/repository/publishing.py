@@ -29,8 +29,8 @@ from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
-from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed, Unavailable
-from app.repository.blobs import Blobs, BlobVanished
+from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed
+from app.repository.blobs import Blobs
 from app.repository.formats import FORMATS, check_version_policy, is_written_once, write_policy
 from app.repository.names import check_path, is_content_type
 from app.repository.quarantine import apply_rules, held_paths
@@ -40,8 +40,6 @@ from app.storage import BlobStore
 from app.upload.admission import Admission, Reservation
 from app.upload.places import Places
 from app.upload.receiving import Expected, Received, Receiver
-
-PLACING_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -266,7 +264,7 @@ class Publisher:
     def commit(
         self, target: Target, snapshot: Snapshot, files: Sequence[NewFile], conditions: Conditions, package: Package | None
     ) -> list[Published]:
-        """Place the blobs, then publish in one transaction; again when cleanup took a blob in between (W3)."""
+        """Place the blobs, then publish in one transaction; cleanup leaves alone what is being placed (W3)."""
         for each in files:
             check_path(each.path)
             if not is_content_type(each.content_type):
@@ -274,20 +272,8 @@ class Publisher:
         if len({each.path for each in files}) != len(files):
             raise Invalid("two files of one upload have the same name")
         metadata = _texts([each.metadata for each in files])
-        for attempt in range(PLACING_TRIES):
-            blob_ids = [self._blobs.place(each.received) for each in files]
-            try:
-                return self._publish(target, snapshot, files, _Stored(blob_ids, metadata), conditions, package)
-            except BlobVanished as vanished:
-                self._leave_addresses(files, blob_ids, vanished.blob_ids)
-                gevent.sleep(0.05 * (attempt + 1))
-        raise Unavailable("the cleanup kept removing what this upload brings; send it again")
-
-    def _leave_addresses(self, files: Sequence[NewFile], blob_ids: Sequence[int], gone: frozenset[int]) -> None:
-        """A file that was placed after its row went would lie there for ever: cleanup looks at rows."""
-        for each, blob_id in zip(files, blob_ids, strict=True):
-            if blob_id in gone:
-                self._blobs.finish_deleting(blob_id, each.received.sha256)
+        blob_ids = [self._blobs.place(each.received) for each in files]
+        return self._publish(target, snapshot, files, _Stored(blob_ids, metadata), conditions, package)
 
     def _publish(
         self,

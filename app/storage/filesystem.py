@@ -1,10 +1,13 @@
 """Blobs as files.
 
     blobs/
-    ├── incoming/{upload id}[.placing]           being written; same file system, so that a rename moves it
+    ├── incoming/{upload id}                     being written; same file system as the addresses
+    │            {upload id}.{digest}            whole, about to be placed: keeps cleanup from the blob of that digest
+    │            {upload id}.{digest}.again      for a moment, where something is at the address already
     └── sha256/ab/cd/{digest}-{row id}           placed; never changes
 
-The row id in the name keeps a late unlink of a former row from the bytes of its successor (W3).
+The row id in the name keeps a late unlink of a former row from the bytes of its successor, and the digest in the temporary name keeps a
+late placing from the address of a row that is gone (W3).
 """
 
 from __future__ import annotations
@@ -39,6 +42,17 @@ def _disk_errors(*passing: type[OSError]) -> Iterator[None]:
         raise
     except OSError as error:
         raise _told(error) from error
+
+
+@contextlib.contextmanager
+def _source(path: Path) -> Iterator[None]:
+    """Cleanup takes the files of whoever did not answer for them."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if path.exists():
+            raise
+        raise Unavailable("this upload took so long that it was given up; send it again") from error
 
 
 def _told(error: OSError) -> CapacitySpent | Unavailable:
@@ -90,12 +104,20 @@ class IncomingFile:
     def discard(self) -> None:
         self.close()
         self.path.unlink(missing_ok=True)
-        # A rename between two names of one file does nothing and leaves both.
-        _staged(self.path).unlink(missing_ok=True)
 
 
-def _staged(path: Path) -> Path:
-    return path.with_suffix(".placing")
+def _put(path: Path, target: Path) -> None:
+    """Give the file its address, whatever is there; where there are hard links, its temporary name stays beside it."""
+    try:
+        os.link(path, target)
+    except FileExistsError:
+        again = path.with_name(f"{path.name}.again")
+        os.link(path, again)
+        os.rename(again, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.rename(path, target)
 
 
 class FileStore:
@@ -135,24 +157,22 @@ class FileStore:
         except FileNotFoundError:
             return False
 
+    def stage(self, incoming: Incoming, digest: str) -> None:
+        staged = incoming.path.with_suffix(f".{digest}")
+        with _disk_errors(), _source(incoming.path):
+            os.rename(incoming.path, staged)
+        incoming.path = staged
+
+    def staged(self) -> set[str]:
+        names = (entry.name.split(".") for entry in os.scandir(self._incoming))
+        return {digest for _, digest, *_ in (name for name in names if len(name) > 1)}
+
     def place(self, incoming: Incoming, digest: str, blob_id: int) -> None:
         target = self.address(digest, blob_id)
-        with _disk_errors():
+        with _disk_errors(), _source(incoming.path):
             self._make_folder(target.parent)
-            os.rename(self._second_name(incoming), target)
+            _put(incoming.path, target)
             _sync_folder(target.parent)
-
-    def _second_name(self, incoming: Incoming) -> Path:
-        """A second name for the same bytes, so that placing can be repeated when cleanup takes the first address away."""
-        staged = _staged(incoming.path)
-        staged.unlink(missing_ok=True)
-        try:
-            os.link(incoming.path, staged)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            return incoming.path
-        return staged
 
     def _make_folder(self, folder: Path) -> None:
         """With each new name on the disk before anything is put below it."""
@@ -169,12 +189,11 @@ class FileStore:
     def temporary(self) -> Iterator[UUID]:
         for entry in os.scandir(self._incoming):
             with contextlib.suppress(ValueError):
-                yield UUID(entry.name.removesuffix(".placing"))
+                yield UUID(entry.name.partition(".")[0])
 
     def remove_temporary(self, upload_id: UUID) -> None:
-        path = self._incoming / str(upload_id)
-        path.unlink(missing_ok=True)
-        _staged(path).unlink(missing_ok=True)
+        for path in self._incoming.glob(f"{upload_id}*"):
+            path.unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
         """What an ordinary user may still write, in bytes."""

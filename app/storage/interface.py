@@ -47,8 +47,14 @@ class BlobStore(Protocol):
 
     def holds(self, digest: str, blob_id: int, size: int) -> bool: ...
 
+    def stage(self, incoming: Incoming, digest: str) -> None:
+        """Say of a synced temporary file what it is to be placed as; `staged` shows it until the file is gone."""
+
+    def staged(self) -> set[str]:
+        """Digests that somebody may still place."""
+
     def place(self, incoming: Incoming, digest: str, blob_id: int) -> None:
-        """Move a synced temporary file to its address, for good; replaces what is there."""
+        """Put a synced temporary file at its address, for good; replaces what is there. Only from a file that is still there."""
 
     def remove(self, digest: str, blob_id: int) -> None:
         """Harmless when it is gone already."""

@@ -119,13 +119,14 @@ def test_a_successor_waits_for_a_write_that_is_about_to_commit_longer_than_for_o
     successor.close()
 
 
-def test_a_broken_session_is_taken_up_again_when_nobody_came_between(house: House) -> None:
+def test_a_broken_session_is_taken_up_again_at_once_when_nobody_came_between(house: House) -> None:
     house.repository()
     break_session(house)
     owner = house.parts.ownership
-    owner._check()
+    before = owner._last_good
     owner._check()
     assert owner.held
+    assert owner._last_good > before
     assert owner._session is not None
     house.publish("a", b"goes on")
 

@@ -10,7 +10,7 @@ import gevent
 import pytest
 from sqlalchemy import text
 
-from app.errors import AlreadyExists, ArkvoryError, NotFound, PreconditionFailed
+from app.errors import AlreadyExists, ArkvoryError, NotFound, PreconditionFailed, Unavailable
 from app.repository.publishing import Conditions, NewFile, Target
 from app.repository.reading import Ask
 from app.upload.receiving import Expected, Receiver
@@ -115,21 +115,64 @@ def test_w3_hundreds_of_publishes_race_the_cleanup_of_the_same_blobs_and_lose_no
         house.outcome(f"f{number}")
 
 
-@pytest.mark.parametrize("step", ["row", "file"])
-def test_w3_a_blob_taken_between_its_placing_and_its_publishing_is_placed_again(
+@pytest.mark.parametrize("step", ["row", "address", "file"])
+def test_w3_cleanup_leaves_alone_what_is_being_placed_however_long_it_takes(
     house: House, files: int, pause: MakePause, step: str
 ) -> None:
-    """`row`: cleanup comes before the file is at its address, which leaves a file that no row knows; `file`: after it."""
-    stopped = pause(house.parts.blobs, "_make_or_find") if step == "row" else pause(house.parts.publisher, "_publish", before=True)
-    publishing = gevent.spawn(house.publish, "a", b"precious")
+    """`row`: the file is still to come to its address; `address`: the same for the row of a blob that nothing refers to."""
+    if step == "address":
+        house.publish("a", b"precious")
+        house.delete("a")
+        gevent.sleep(0.01)
+    stopped = pause(house.parts.publisher, "_publish", before=True) if step == "file" else pause(house.parts.blobs, "_make_or_find")
+    publishing = gevent.spawn(house.publish, "b", b"precious")
     stopped.reached()
     gevent.sleep(0.01)
     house.clean()
-    assert house.value("select count(*) from arkvory_blobs") == 0
+    assert house.value("select count(*) from arkvory_blobs") == 1
     stopped.go()
     publishing.get(timeout=10)
-    assert house.read("a") == b"precious"
+    assert house.read("b") == b"precious"
     house.assert_no_strays()
+
+
+@pytest.mark.parametrize("moment", ["row", "file"])
+def test_w1_w3_a_publisher_that_was_given_up_and_goes_on_leaves_no_file_without_a_row(
+    house: House, files: int, pause: MakePause, moment: str
+) -> None:
+    """As after a long suspension: its lease ran out, others cleaned up after it, and it may end at any moment from then on."""
+    stopped = pause(house.parts.publisher, "_publish", before=True) if moment == "file" else pause(house.parts.blobs, "_make_or_find")
+    publishing = gevent.spawn(house.publish, "a", b"precious")
+    stopped.reached()
+    house.parts.admission.open_uploads.clear()
+    house.rows("update arkvory_uploads set lease_until = now() - interval '1 s'")
+    gevent.sleep(0.01)
+    house.clean()
+    assert house.value("select count(*) from arkvory_blobs") == 0
+    # Nothing tidies up after it: what it does from here on is all that there is.
+    house.parts.blobs.finish_deleting = house.parts.store.remove = None  # type: ignore[assignment, method-assign]
+    stopped.go()
+    with pytest.raises(Unavailable, match="given up; send it again"):
+        publishing.get(timeout=10)
+    assert house.outcome("a") == "not_found"
+    house.assert_counted()
+    house.assert_no_strays()
+
+
+def test_w3_a_blob_found_and_left_by_a_publisher_keeps_its_grace(make_house: MakeHouse, pause: MakePause) -> None:
+    """Cleanup read the row, then somebody touched it and went: what was read no longer says that nobody needs it."""
+    house = make_house()
+    house.repository()
+    house.publish("a", b"precious")
+    house.delete("a")
+    gevent.sleep(0.01)
+    stopped = pause(house.parts.cleanup, "_mark_deleting", before=True)
+    cleaning = gevent.spawn(house.clean)
+    stopped.reached()
+    used = house.value("update arkvory_blobs set last_used_at = last_used_at + interval '1 microsecond' returning id")
+    stopped.go()
+    cleaning.get(timeout=10)
+    assert house.value("select id from arkvory_blobs where status = 'live'") == used
 
 
 def test_w3_a_publisher_that_meets_a_dead_deletion_finishes_it(house: House, files: int) -> None:

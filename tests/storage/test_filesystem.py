@@ -54,15 +54,44 @@ def test_w3_it_can_be_placed_again_under_another_row_and_the_former_name_s_remov
     blob.close()
 
 
-def test_w3_without_hard_links_it_is_placed_all_the_same(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w3_a_staged_file_shows_its_digest_until_it_is_gone(store: FileStore) -> None:
+    made = incoming(store)
+    assert store.staged() == set()
+    store.stage(made, DIGEST)
+    store.stage(made, DIGEST)
+    assert store.staged() == {DIGEST}
+    assert made.path.read_bytes() == BODY
+    store.place(made, DIGEST, 1)
+    assert store.staged() == {DIGEST}, "its publishing is still to come"
+    made.discard()
+    assert store.staged() == set()
+
+
+def test_w3_a_file_whose_source_is_gone_reaches_no_address(store: FileStore) -> None:
+    upload = uuid4()
+    made = store.create(upload)
+    store.stage(made, DIGEST)
+    store.remove_temporary(upload)
+    with pytest.raises(Unavailable):
+        store.place(made, DIGEST, 1)
+    assert not store.holds(DIGEST, 1, 0)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_w3_what_is_at_the_address_is_replaced_with_and_without_hard_links(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "no links here")
 
-    monkeypatch.setattr(os, "link", refuse)
-    made = incoming(store)
-    store.place(made, DIGEST, 1)
-    made.discard()
-    assert store.holds(DIGEST, 1, len(BODY))
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    for body in (b"damaged", BODY):
+        made = incoming(store, body)
+        store.stage(made, DIGEST)
+        store.place(made, DIGEST, 1)
+        made.discard()
+    assert store.address(DIGEST, 1).read_bytes() == BODY
     assert list(store.temporary()) == []
 
 
@@ -79,12 +108,14 @@ def test_w2_an_open_blob_stays_readable_after_its_removal_and_its_replacement(st
 
 
 def test_discarding_leaves_nothing_at_any_step(store: FileStore) -> None:
-    for steps in range(3):
+    for steps in range(4):
         made = store.create(uuid4())
         if steps > 0:
             made.write(BODY)
         if steps > 1:
-            store._second_name(made)
+            store.stage(made, DIGEST)
+        if steps > 2:
+            store.place(made, DIGEST, 1)
         assert len(list(store.temporary())) >= 1
         made.discard()
         made.discard()
@@ -93,8 +124,9 @@ def test_discarding_leaves_nothing_at_any_step(store: FileStore) -> None:
 
 def test_temporary_files_are_found_and_removed_by_their_upload(store: FileStore, tmp_path: Path) -> None:
     upload = uuid4()
-    store._second_name(store.create(upload))
-    (tmp_path / "blobs" / "incoming" / "lost+found").touch()
+    store.stage(store.create(upload), DIGEST)
+    for name in ("lost+found", f"{upload}", f"{upload}.{DIGEST}.again"):
+        (tmp_path / "blobs" / "incoming" / name).touch()
     assert set(store.temporary()) == {upload}
     store.remove_temporary(upload)
     store.remove_temporary(upload)
@@ -114,7 +146,8 @@ def test_what_the_disk_says_becomes_the_house_s_words(
     monkeypatch.setattr(os, "write", fail)
     monkeypatch.setattr(os, "fsync", fail)
     monkeypatch.setattr(os, "rename", fail)
-    for action in (lambda: made.write(BODY), made.sync, lambda: store.place(made, DIGEST, 1)):
+    monkeypatch.setattr(os, "link", fail)
+    for action in (lambda: made.write(BODY), made.sync, lambda: store.stage(made, DIGEST), lambda: store.place(made, DIGEST, 1)):
         with pytest.raises(error):
             action()
     monkeypatch.setattr(os, "open", fail)

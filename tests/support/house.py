@@ -202,12 +202,16 @@ class House:
         )
         assert not strays, f"artifacts and published uploads differ: {strays}"
 
-    def assert_no_strays(self) -> None:
-        """W1: no temporary file, no file without a row, no live row without its file."""
+    def assert_rows_and_files(self) -> None:
+        """W1, at any time: no file without a row, no live row without its file."""
         files = {int(match.group(1)) for path in self.files() if (match := _ADDRESS.fullmatch(path.name))}
         rows = {row[0]: row[1] for row in self.rows("select id, status from arkvory_blobs")}
         assert not files - set(rows), f"files without a row: {files - set(rows)}"
         assert not {each for each, status in rows.items() if status == "live"} - files, "live blobs without their file"
+
+    def assert_no_strays(self) -> None:
+        """W1, after a cleanup: nor any temporary file."""
+        self.assert_rows_and_files()
         assert not self.temporary(), "temporary files are left"
 
     def files(self) -> Iterator[Path]:

@@ -44,6 +44,7 @@ class Server:
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     _log_began: int = 0
+    configuration: str = "config/gunicorn.py"
 
     @property
     def url(self) -> str:
@@ -74,7 +75,7 @@ class Server:
         """Start it and (if `ready`) wait until it says that it is ready."""
         self._log_began = len(self.log())
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gunicorn", "-c", "config/gunicorn.py", "wsgi:app"],
+            [sys.executable, "-m", "gunicorn", "-c", self.configuration, "wsgi:app"],
             cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL,
             stdout=self._log_file(), stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
