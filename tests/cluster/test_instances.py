@@ -180,9 +180,9 @@ def test_a_server_that_waits_for_a_name_ends_when_it_is_told_to(cluster: Cluster
 
 
 def test_more_processes_than_postgresql_has_connections_for_are_refused(cluster: Cluster) -> None:
-    large = cluster.add(WEB_CONCURRENCY="20", ARKVORY_INSTANCE_ID="large")
+    large = cluster.add(ARKVORY_INSTANCE_ID="large", ARKVORY_DATABASE_POOL_SIZE="80")
     cluster.remove(large)
     large.start(ready=False)
     said = refused(large)
-    # Twenty of its own and the four that run elsewhere.
-    assert "of 24 process(es) may open 288 connections" in said
+    # Two of its own and the four that run elsewhere.
+    assert "of 6 process(es) may open 504 connections" in said
