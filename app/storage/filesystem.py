@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
-from app.errors import CapacitySpent, Unavailable
+from app.errors import CapacitySpent, Unavailable, UploadGivenUp
 from app.storage import writeback
 from app.storage.interface import Incoming, OpenBlob
 
@@ -148,6 +148,8 @@ class FileStore:
         staged.unlink(missing_ok=True)
         try:
             os.link(incoming.path, staged)
+        except FileNotFoundError:
+            raise UploadGivenUp from None
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -166,10 +168,14 @@ class FileStore:
         with _disk_errors():
             self.address(digest, blob_id).unlink(missing_ok=True)
 
-    def temporary(self) -> Iterator[UUID]:
-        for entry in os.scandir(self._incoming):
-            with contextlib.suppress(ValueError):
-                yield UUID(entry.name.removesuffix(".placing"))
+    def temporary(self) -> dict[UUID, int]:
+        found: dict[UUID, int] = {}
+        with os.scandir(self._incoming) as entries:
+            for entry in entries:
+                # Not ours, or gone meanwhile.
+                with contextlib.suppress(ValueError, FileNotFoundError):
+                    found[UUID(entry.name.removesuffix(".placing"))] = entry.stat().st_size
+        return found
 
     def remove_temporary(self, upload_id: UUID) -> None:
         path = self._incoming / str(upload_id)
