@@ -6,15 +6,17 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeCluster, MakeServer, NewDatabase
 from tests.faults.test_servers import Observer, until
-from tests.support.server import Cluster, Server
+from tests.support.server import ROOT, Cluster, Server
 
 CANNOT_START = 3
 
@@ -186,3 +188,39 @@ def test_more_processes_than_postgresql_has_connections_for_are_refused(cluster:
     said = refused(large)
     # Two of its own and the four that run elsewhere.
     assert "of 6 process(es) may open 504 connections" in said
+
+
+def test_two_servers_of_one_machine_share_an_embedded_database(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It outlives the one that started it, and comes back when it is killed under both."""
+    cluster = Cluster(tmp_path_factory.mktemp("embedded"), None, 2, 2)
+    try:
+        cluster.start()
+        cluster[0].repository("files")
+        assert cluster[0].stop() == 0
+        assert cluster[1].put("/raw/files/a", b"x").status_code == 201
+        cluster[0].start()
+        pid = int((cluster[0].data / "postgres" / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: all(server.put("/raw/files/b", b"y").ok and server.get("/health/ready", auth=None).ok for server in cluster))
+        assert all("Traceback" not in server.log() for server in cluster)
+    finally:
+        cluster.close()
+    assert not (cluster[0].data / "postgres" / "postmaster.pid").exists()
+
+
+def test_a_command_without_a_server_of_its_own_tells_those_that_run_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
+    cluster[0].repository("open-soon")
+    cluster[0].put("/raw/open-soon/a", b"x")
+    for server in cluster:
+        until(lambda server=server: server.get("/raw/open-soon/a", auth=None).status_code == 401)
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {
+        "ARKVORY_DEPLOYMENT": "cluster", "ARKVORY_DATABASE_URL": str(cluster.database_url), "ARKVORY_DATA_DIR": str(tmp_path),
+        "ARKVORY_DATABASE_POOL_SIZE": "4",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "app.cli", "repo", "update", "open-soon", "--public"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    began = time.monotonic()
+    for server in cluster:
+        until(lambda server=server: all(server.get("/raw/open-soon/a", auth=None).status_code == 200 for _ in range(6)))
+    assert time.monotonic() - began < 4, "only the probe told them"
