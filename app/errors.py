@@ -23,6 +23,7 @@
             ├── ReadOnly         an administrator has frozen all that is stored
             ├── DatabaseAway     PostgreSQL does not answer, or no connection came free
             ├── OutcomeUnknown   the answer to COMMIT was lost and has not been found out yet
+            ├── UploadGivenUp    another process took this one for dead and released what it receives
             └── NotOwner         this process does not own the storage (any more)
 
 Each class has a stable `code`, the one that the management API shows.
@@ -149,6 +150,13 @@ class DatabaseAway(Unavailable):
 
 class OutcomeUnknown(Unavailable):
     code = "outcome_unknown"
+
+
+class UploadGivenUp(Unavailable):
+    code = "upload_given_up"
+
+    def __init__(self) -> None:
+        super().__init__("this upload was given up, since its process gave no sign of life for long; send it again")
 
 
 class NotOwner(Unavailable):

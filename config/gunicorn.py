@@ -76,18 +76,43 @@ def on_starting(server: Any) -> None:
         raise SystemExit(f"arkvory: leave out --workers: {_what_decides()}")
     if (_arkvory.web_concurrency or 1) > _arkvory.processes:
         server.log.warning("WEB_CONCURRENCY=%d is ignored: %s", _arkvory.web_concurrency, _what_decides())
-    importlib.import_module("app.cluster.master").current()
     try:
         importlib.import_module("app.http.addresses").networks(_arkvory.trusted_proxies)
     except SettingError as error:
         raise SystemExit(f"arkvory: {error}") from None
     _check_address()
     _load_certificate(server)
+    importlib.import_module("app.cluster.master").begin(_metrics_folder())
+    _halt_in_peace(server)
     if _arkvory.database_url is None:
         server.embedded_database = _start_embedded()
         # Also when gunicorn ends before its own hook; in children it does nothing.
         atexit.register(server.embedded_database.leave)
         os.environ["ARKVORY_DATABASE_URL"] = server.embedded_database.url
+
+
+def _halt_in_peace(server: Any) -> None:
+    """gunicorn halts for a child that could not start; a second such child in the middle of that would break it off with a traceback."""
+    halt = server.halt
+
+    def halt_once(reason: str | None = None, exit_status: int = 0) -> None:
+        server.WORKER_BOOT_ERROR = server.APP_LOAD_ERROR = -1
+        halt(reason, exit_status)
+
+    server.halt = halt_once
+
+
+def _metrics_folder() -> Path | None:
+    """In a cluster any worker answers for all."""
+    if not _arkvory.cluster:
+        return None
+    numbers = importlib.import_module("app.http.numbers")
+    folder: Path = numbers.make_folder()
+    master = os.getpid()
+    atexit.register(lambda: os.getpid() == master and numbers.remove_folder(folder))
+    # By this prometheus_client knows that its counts are shared.
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+    return folder
 
 
 def _what_decides() -> str:
@@ -163,11 +188,21 @@ def worker_exit(server: Any, worker: Any) -> None:
         stop()
 
 
+def child_exit(server: Any, worker: Any) -> None:
+    """In the master, when a worker has ended, however it did."""
+    folder = _master().metrics
+    if folder is not None:
+        importlib.import_module("app.http.numbers").bury(folder, worker.pid)
+
+
+def _master() -> Any:
+    return importlib.import_module("app.cluster.master").current()
+
+
 def on_exit(server: Any) -> None:
     """In the master, after the last worker."""
     localserver = importlib.import_module("app.cluster.localserver")
-    secret = importlib.import_module("app.cluster.master").current().secret
-    localserver.remove(_arkvory.data_dir, secret, _arkvory.instance_id if _arkvory.cluster else None)
+    localserver.remove(_arkvory.data_dir, _master().secret, _arkvory.instance_id if _arkvory.cluster else None)
     embedded = getattr(server, "embedded_database", None)
     if embedded is not None:
         embedded.leave()

@@ -30,7 +30,7 @@ from app.cluster.ownership import Ownership
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, database_errors, statements_within
 from app.database.locks import ADMISSION, LockOrder, Step, repository_lock
 from app.database.turns import RepositoryTurns
-from app.errors import ArkvoryError, DatabaseAway, OutcomeUnknown, Unavailable
+from app.errors import ArkvoryError, DatabaseAway, OutcomeUnknown, Unavailable, UploadGivenUp
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Transaction:
     def settle_uploads(self, states: Mapping[UUID, UploadState]) -> None:
         """Last step: all uploads that this transaction changes, in one statement. Nothing may be locked after it.
 
-        Raises Unavailable when one to be published is not open any more: another process took this one for dead.
+        Raises UploadGivenUp when one to be published is not open any more.
         """
         self._delete_cache_rows()
         self._post()
@@ -158,7 +158,7 @@ class Transaction:
             parameters,
         )
         if _published(changed.scalars()) < _published(state.status for state in states.values()):
-            raise Unavailable("this upload took so long without a sign of life that it was given up; send it again")
+            raise UploadGivenUp
 
     def _delete_cache_rows(self) -> None:
         """C4: under a savepoint; C6: rows that cannot be deleted cost nothing but an entry in the log."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -12,13 +13,19 @@ class Master:
 
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    # Folder of the workers' metrics; null where one process answers for itself.
+    metrics: Path | None = None
 
 
 _made: list[Master] = []
 
 
-def current() -> Master:
-    """The same one in the process that asked first and in all that it forked since."""
-    if not _made:
-        _made.append(Master())
+def begin(metrics: Path | None) -> Master:
+    """In a gunicorn master, before it forks."""
+    _made[:] = [Master(metrics=metrics)]
     return _made[0]
+
+
+def current() -> Master:
+    """That of the process that began, in all that it forked since; else one of this process's own."""
+    return _made[0] if _made else begin(None)

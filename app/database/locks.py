@@ -26,6 +26,8 @@ REPOSITORY_CLASS = 18472
 OWNERSHIP = (INSTALLATION_CLASS, 1)
 ADMISSION = (INSTALLATION_CLASS, 2)
 MIGRATION = (INSTALLATION_CLASS, 3)
+# Nothing else is locked in its transactions (upload/shared_places.py).
+PLACES = (INSTALLATION_CLASS, 4)
 
 
 def repository_lock(repository_id: int) -> tuple[int, int]:

@@ -1,19 +1,30 @@
-"""Metrics at `/metrics`: requests by prometheus-flask-exporter, the house's own numbers read when they are asked for."""
+"""Metrics at `/metrics`: requests by prometheus-flask-exporter, the house's own numbers read when they are asked for.
+
+In a cluster a gunicorn master has several workers, and any of them answers for all: requests by prometheus_client's files, the house's
+numbers by ours (numbers.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from flask import Flask
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_flask_exporter import PrometheusMetrics
 
+from app.cluster import master
+from app.http import numbers
 from app.http.parts import Parts
 
-# Name, kind, labels, meaning: the table in docs/metrics.md is checked against this one.
+# Name, kind, labels, meaning: the table in docs/metrics.md is checked against this one. The numbers of several workers are summed by
+# label; a label `instance`, which no two share, keeps each worker's own.
 METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_cache_hits_total", "counter", ("region",), "answers that a cache region had"),
     ("arkvory_cache_fetches_total", "counter", ("region",), "questions that a cache region could not answer"),
@@ -26,48 +37,76 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_database_pool_idle", "gauge", ("pool",), "idle connections"),
     ("arkvory_database_pool_waiting", "gauge", ("pool",), "greenlets that wait for a connection"),
     ("arkvory_database_statements_total", "counter", ("pool",), "statements sent to PostgreSQL"),
-    ("arkvory_uploads_open", "gauge", (), "uploads in progress in this process"),
+    ("arkvory_uploads_open", "gauge", (), "uploads in progress"),
     ("arkvory_upload_places_used", "gauge", (), "places in use"),
     ("arkvory_upload_places_waiting", "gauge", (), "uploads that wait for a place"),
-    ("arkvory_storage_owned", "gauge", (), "1 while this process owns the storage and may write"),
+    ("arkvory_storage_owned", "gauge", (), "processes of this server that own the storage and may write"),
 )
 
 
-class HouseCollector(Collector):
-    """Reads the parts' own counters; costs nothing until somebody asks."""
+_GAUGES = frozenset(name for name, kind, _, _ in METRICS if kind == "gauge")
+# How old the numbers of the other workers may be.
+SHARE_SECONDS = 2.0
 
-    def __init__(self, house: Parts) -> None:
+
+class HouseCollector(Collector):
+    """Reads the parts' own counters; costs nothing until somebody asks. With a `folder` those of the master's other workers too."""
+
+    def __init__(self, house: Parts, folder: Path | None = None) -> None:
         self._house = house
+        self._folder = folder
 
     def collect(self) -> Iterator[Metric]:
-        values = self._values()
+        values = values_of(self._house)
+        if self._folder is not None:
+            values = numbers.with_others(self._folder, values)
         for name, kind, labels, meaning in METRICS:
-            family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-            metric = family(name.removesuffix("_total"), meaning, labels=labels)
-            for label, value in values[name]:
-                metric.add_metric([label] if labels else [], value)
-            yield metric
+            yield _metric(name, kind, labels, meaning, values[name])
 
-    def _values(self) -> dict[str, list[tuple[str, float]]]:
-        house, cache = self._house, self._house.cache
-        regions, pools = cache.regions, house.database.pools
-        return {
-            "arkvory_cache_hits_total": [(each.name, each.hits) for each in regions],
-            "arkvory_cache_fetches_total": [(each.name, each.fetches) for each in regions],
-            "arkvory_cache_evictions_total": [(each.name, each.evictions) for each in regions],
-            "arkvory_cache_entries": [(each.name, len(each)) for each in regions],
-            "arkvory_cache_deletion_errors_total": [("", cache.deletion_errors)],
-            "arkvory_cache_row_errors_total": [("", cache.row_errors)],
-            "arkvory_cache_doubts": [("", len(cache.doubts.open))],
-            "arkvory_database_pool_connections": [(each.name, each.connections) for each in pools],
-            "arkvory_database_pool_idle": [(each.name, each.idle) for each in pools],
-            "arkvory_database_pool_waiting": [(each.name, each.waiting) for each in pools],
-            "arkvory_database_statements_total": [(each.name, each.statements) for each in pools],
-            "arkvory_uploads_open": [("", len(house.admission.open_uploads))],
-            "arkvory_upload_places_used": [("", house.places.used)],
-            "arkvory_upload_places_waiting": [("", house.places.waiting)],
-            "arkvory_storage_owned": [("", float(house.ownership.held))],
-        }
+
+def _metric(name: str, kind: str, labels: tuple[str, ...], meaning: str, values: list[tuple[str, float]]) -> Metric:
+    """A histogram's `values` are its cumulative counts by upper bound, `+Inf` the last, and its `sum`."""
+    if kind == "histogram":
+        known = dict(values)
+        return HistogramMetricFamily(name, meaning, sum_value=known.pop("sum"), buckets=list(known.items()))
+    family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    metric = family(name.removesuffix("_total"), meaning, labels=labels)
+    for label, value in values:
+        metric.add_metric([label] if labels else [], value)
+    return metric
+
+
+def share(house: Parts, folder: Path) -> None:
+    """Called every two seconds: leave this worker's numbers to those that are asked for them."""
+    values = values_of(house)
+    numbers.write(
+        folder,
+        counters={name: rows for name, rows in values.items() if name not in _GAUGES},
+        gauges={name: rows for name, rows in values.items() if name in _GAUGES},
+    )
+
+
+def values_of(house: Parts) -> numbers.Rows:
+    """This process's own, by metric."""
+    cache = house.cache
+    regions, pools = cache.regions, house.database.pools
+    return {
+        "arkvory_cache_hits_total": [(each.name, each.hits) for each in regions],
+        "arkvory_cache_fetches_total": [(each.name, each.fetches) for each in regions],
+        "arkvory_cache_evictions_total": [(each.name, each.evictions) for each in regions],
+        "arkvory_cache_entries": [(each.name, len(each)) for each in regions],
+        "arkvory_cache_deletion_errors_total": [("", cache.deletion_errors)],
+        "arkvory_cache_row_errors_total": [("", cache.row_errors)],
+        "arkvory_cache_doubts": [("", len(cache.doubts.open))],
+        "arkvory_database_pool_connections": [(each.name, each.connections) for each in pools],
+        "arkvory_database_pool_idle": [(each.name, each.idle) for each in pools],
+        "arkvory_database_pool_waiting": [(each.name, each.waiting) for each in pools],
+        "arkvory_database_statements_total": [(each.name, each.statements) for each in pools],
+        "arkvory_uploads_open": [("", len(house.admission.open_uploads))],
+        "arkvory_upload_places_used": [("", house.places.used)],
+        "arkvory_upload_places_waiting": [("", house.places.waiting)],
+        "arkvory_storage_owned": [("", float(house.ownership.held))],
+    }
 
 
 class _Registry(CollectorRegistry):
@@ -81,6 +120,21 @@ class _Registry(CollectorRegistry):
         super().register(collector)
         if isinstance(collector, (Counter, Histogram)):
             self.named |= {metric.name: collector for metric in collector.describe()}
+
+
+class _SharedMetrics(PrometheusMetrics):  # type: ignore[misc]  # the exporter has no types
+    """Answers with what all workers of the master counted."""
+
+    def __init__(self, house: HouseCollector, *arguments: Any, **named: Any) -> None:
+        self._house = house
+        super().__init__(*arguments, **named)
+
+    def generate_metrics(self, accept_header: str | None = None, names: list[str] | None = None) -> tuple[str, str]:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # prometheus_client's own
+        registry.register(self._house)
+        generate, content_type = choose_encoder(accept_header or "")
+        return generate(registry.restricted_registry(names) if names else registry).decode(), content_type
 
 
 class RequestCounts:
@@ -104,6 +158,9 @@ class RequestCounts:
 def register(app: Flask, house: Parts) -> RequestCounts:
     """Count requests by endpoint (never by path: there are millions) and serve `/metrics`."""
     registry = _Registry()
-    PrometheusMetrics(app, path="/metrics", registry=registry, group_by="endpoint", export_defaults=True)
-    registry.register(HouseCollector(house))
+    folder = master.current().metrics
+    collector = HouseCollector(house, folder)
+    exporter = PrometheusMetrics if folder is None else partial(_SharedMetrics, collector)
+    exporter(app, path="/metrics", registry=registry, group_by="endpoint", export_defaults=True)
+    registry.register(collector)
     return RequestCounts(registry.named["flask_http_request"], registry.named["flask_http_request_duration_seconds"])

@@ -32,6 +32,7 @@ from app.storage import BlobStore
 from app.storage.filesystem import FileStore
 from app.upload.admission import Admission
 from app.upload.places import Places
+from app.upload.shared_places import SharedPlaces
 from config import Settings
 from config.settings import SettingError
 
@@ -83,7 +84,7 @@ def build_parts(settings: Settings) -> Parts:
     installation = Installation(database, cache)
     access = Access(database, cache, identities, installation)
     store = FileStore(settings.data_dir / "blobs")
-    places = Places(settings.max_uploads, settings.uploads_per_key, settings.place_wait_seconds)
+    places = _places(settings, database)
     admission = Admission(settings, transactions, store)
     blobs = Blobs(transactions, store)
     return Parts(
@@ -107,6 +108,11 @@ def build_parts(settings: Settings) -> Parts:
         editor=Editor(database, transactions, access, blobs),
         cleanup=Cleanup(settings, database, transactions, admission, blobs, store),
     )
+
+
+def _places(settings: Settings, database: Database) -> Places:
+    numbers = settings.max_uploads, settings.uploads_per_key, settings.place_wait_seconds
+    return SharedPlaces(database, *numbers) if settings.cluster else Places(*numbers)
 
 
 def _loop(settings: Settings, database: Database, cache: Cache) -> Loop:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gevent
@@ -26,6 +27,7 @@ from app.cluster.mailbox import SILENT_SECONDS
 from app.database import embedded, migrate
 from app.database.embedded import EmbeddedPostgres
 from app.errors import ArkvoryError, DatabaseAway
+from app.http import metrics
 from app.http.parts import Parts
 from app.jobs.periodic import PeriodicJobs
 from config import Settings
@@ -74,6 +76,7 @@ class Lifecycle:
         self._worker: Any = None
         self._release: gevent.Greenlet | None = None
         self._revive: Callable[[], None] = lambda: None
+        self._share: Callable[[], None] = lambda: None
 
     def start(self, worker: Any = None) -> None:
         """Everything before the first request. Ends the process, saying why, when it must not serve."""
@@ -82,6 +85,10 @@ class Lifecycle:
         if embedded_database is not None:
             self._revive = Reviver(self._house.settings, embedded_database)
             self._jobs.add(REVIVE_SECONDS, self._revive)
+        folder = master.current().metrics
+        if folder is not None:
+            self._share = partial(metrics.share, self._house, folder)
+            self._jobs.add(metrics.SHARE_SECONDS, self._share)
         logging.basicConfig(level=self._house.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
             self._wait_for_database()
@@ -153,6 +160,7 @@ class Lifecycle:
             self._release.kill()
         self._jobs.stop()
         self._leave()
+        self._share()
         self._house.database.dispose()
 
     def _leave_after_last_write(self) -> None:

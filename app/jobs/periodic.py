@@ -14,6 +14,7 @@ from app.repository.cleanup import run_quietly
 log = logging.getLogger(__name__)
 
 DOUBT_SECONDS = 1.0
+PLACE_SECONDS = 8.0
 
 
 class PeriodicJobs:
@@ -25,6 +26,7 @@ class PeriodicJobs:
         self._jobs: list[tuple[float, Callable[[], None]]] = [
             (DOUBT_SECONDS, house.transactions.settle_doubts),
             (settings.upload_lease_seconds / 4, house.admission.renew_leases),
+            (PLACE_SECONDS, house.places.renew),
             (settings.cleanup_seconds, self._clean),
         ]
         self._greenlets: list[gevent.Greenlet] = []

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
-from app.errors import Unavailable
+from app.errors import UploadGivenUp
 from app.storage import BlobStore
 from app.upload.receiving import Received
 
@@ -70,7 +70,7 @@ class Blobs:
     def take(self, transaction: Transaction, used: Sequence[int], replaced: Sequence[int]) -> None:
         """Lock the rows in the order of their digests; `used` become live, `replaced` candidates for the cleanup.
 
-        Raises Unavailable when one of `used` is being deleted or gone: whoever brought it was given up, and cleaned up after.
+        Raises UploadGivenUp when one of `used` is being deleted or gone: whoever brought it was given up, and cleaned up after.
         """
         transaction.order.reach(Step.BLOB)
         connection = transaction.connection
@@ -79,7 +79,7 @@ class Blobs:
         )
         alive = {row.id for row in rows if row.status in {"placing", "live"}}
         if frozenset(used) - alive:
-            raise Unavailable("this upload took so long that it was given up; send it again")
+            raise UploadGivenUp
         connection.execute(
             text("update arkvory_blobs set status = 'live', candidate_at = null, last_used_at = now() where id = any(:ids)"),
             {"ids": list(used)},

@@ -193,7 +193,7 @@ class Cleanup:
 
     def _remove_temporary_files(self) -> int:
         """Files whose upload is not open: of processes that died, or of a release that could not be written."""
-        present = self._pool.apply(lambda: set(self._store.temporary()))
+        present = set(self._pool.apply(self._store.temporary))
         with self._database.read() as connection:
             still_open = set(
                 connection.execute(

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
-from app.errors import CapacitySpent, Unavailable
+from app.errors import CapacitySpent, Unavailable, UploadGivenUp
 from app.storage import writeback
 from app.storage.interface import Incoming, OpenBlob
 
@@ -52,7 +52,7 @@ def _source(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         if path.exists():
             raise
-        raise Unavailable("this upload took so long that it was given up; send it again") from error
+        raise UploadGivenUp from error
 
 
 def _told(error: OSError) -> CapacitySpent | Unavailable:
@@ -186,10 +186,14 @@ class FileStore:
         with _disk_errors():
             self.address(digest, blob_id).unlink(missing_ok=True)
 
-    def temporary(self) -> Iterator[UUID]:
-        for entry in os.scandir(self._incoming):
-            with contextlib.suppress(ValueError):
-                yield UUID(entry.name.partition(".")[0])
+    def temporary(self) -> dict[UUID, int]:
+        found: dict[UUID, int] = {}
+        with os.scandir(self._incoming) as entries:
+            for entry in entries:
+                # Not ours, or gone meanwhile.
+                with contextlib.suppress(ValueError, FileNotFoundError):
+                    found[UUID(entry.name.partition(".")[0])] = entry.stat().st_size
+        return found
 
     def remove_temporary(self, upload_id: UUID) -> None:
         for path in self._incoming.glob(f"{upload_id}*"):

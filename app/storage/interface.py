@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -54,13 +54,13 @@ class BlobStore(Protocol):
         """Digests that somebody may still place."""
 
     def place(self, incoming: Incoming, digest: str, blob_id: int) -> None:
-        """Put a synced temporary file at its address, for good; replaces what is there. Only from a file that is still there."""
+        """Put a synced temporary file at its address, for good; replaces what is there. Raises UploadGivenUp when the file is gone."""
 
     def remove(self, digest: str, blob_id: int) -> None:
         """Harmless when it is gone already."""
 
-    def temporary(self) -> Iterator[UUID]:
-        """Uploads that have a temporary file."""
+    def temporary(self) -> Mapping[UUID, int]:
+        """Uploads that have a temporary file, with its size in bytes."""
 
     def remove_temporary(self, upload_id: UUID) -> None: ...
 

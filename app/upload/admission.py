@@ -7,22 +7,26 @@ reads counters only. Never a sum over uploads, and never before the lock is held
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+import gevent
 from gevent.lock import BoundedSemaphore
 from sqlalchemy import text
 
 from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
-from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge, Unavailable
+from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge, UploadGivenUp
 from app.storage import BlobStore
 from config import Settings
 
 log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
+# How old the sizes of what other processes have written may be.
+LOOK_SECONDS = 2.0
 FIRST_STEP = MIB
 LARGEST_STEP = 256 * MIB
 
@@ -48,6 +52,9 @@ class Admission:
         # At most one connection of this process waits for the global lock; the others wait here.
         self._turn = BoundedSemaphore(1)
         self.open_uploads: dict[UUID, Reservation] = {}
+        self._pool = gevent.get_hub().threadpool
+        self._written_elsewhere = 0
+        self._looked_at = float("-inf")
 
     def open(self, repository_id: int, size: int | None, key: str, at_most: int | None = None) -> Reservation:
         """Reserve `size` bytes (null: unknown, in steps, the first one no longer than `at_most`).
@@ -59,6 +66,7 @@ class Admission:
         if self._settings.max_upload_bytes is not None:
             reserved = min(reserved, self._settings.max_upload_bytes)
         reservation = Reservation(uuid4(), repository_id, reserved, exact=size is not None)
+        self._look_elsewhere()
         with self._turn, self._transactions.begin() as transaction:
             transaction.lock_admission()
             if size is None:
@@ -83,9 +91,10 @@ class Admission:
         return reservation
 
     def grow(self, reservation: Reservation, needed: int) -> None:
-        """Reserve more, in steps, until `needed` bytes fit. Raises TooLarge, CapacitySpent or Unavailable."""
+        """Reserve more, in steps, until `needed` bytes fit. Raises TooLarge, CapacitySpent or UploadGivenUp."""
         self._check_size(needed)
         step = min(LARGEST_STEP, max(FIRST_STEP, reservation.reserved))
+        self._look_elsewhere()
         with self._turn, self._transactions.begin() as transaction:
             transaction.lock_admission()
             room = self._room(transaction, reservation.repository_id)
@@ -97,7 +106,7 @@ class Admission:
                 {"bytes": reservation.reserved + wanted, "id": str(reservation.id)},
             )
             if not grown.rowcount:
-                raise Unavailable("this upload took so long without a sign of life that it was given up; send it again")
+                raise UploadGivenUp
         reservation.reserved += wanted
 
     def release(self, upload_ids: Iterable[UUID]) -> None:
@@ -162,7 +171,7 @@ class Admission:
         ).first()
         if quota is None:
             raise NotFound("the repository is gone")
-        limits = [self._disk_limit()]
+        limits = [self._disk_limit(transaction)]
         if quota.quota_bytes is not None:
             limits.append((quota.quota_bytes, self._counted(transaction, repository_id), "into the repository's quota"))
         if self._settings.capacity_bytes is not None:
@@ -175,7 +184,23 @@ class Admission:
         statement = text(f"select coalesce(sum(bytes), 0) from arkvory_upload_bytes where {condition}")
         return int(transaction.connection.execute(statement, {} if repository_id is None else {"id": repository_id}).scalar_one())
 
-    def _disk_limit(self) -> tuple[int, int, str]:
-        """The disk: free bytes less the reserve, against what open uploads of this process have still to write."""
+    def _disk_limit(self, transaction: Transaction) -> tuple[int, int, str]:
+        """The disk: free bytes less the reserve, against what open uploads have still to write."""
         coming = sum(max(0, each.reserved - each.written) for each in self.open_uploads.values())
+        if self._settings.cluster:
+            coming += self._coming_elsewhere(transaction)
         return max(0, self._store.free_bytes() - self._settings.disk_reserve_bytes), coming, "on the server's disk"
+
+    def _coming_elsewhere(self, transaction: Transaction) -> int:
+        """What other processes have reserved and not written yet."""
+        statement = text("select coalesce(sum(bytes), 0) from arkvory_upload_bytes where status = 'open'")
+        reserved = int(transaction.connection.execute(statement).scalar_one()) - sum(each.reserved for each in self.open_uploads.values())
+        return max(0, reserved - self._written_elsewhere)
+
+    def _look_elsewhere(self) -> None:
+        """How much of the other processes' uploads is on the disk already; before any lock is taken, since the disk may be far away."""
+        if not self._settings.cluster or time.monotonic() - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = time.monotonic()
+        sizes = self._pool.apply(self._store.temporary)
+        self._written_elsewhere = sum(size for upload_id, size in sizes.items() if upload_id not in self.open_uploads)

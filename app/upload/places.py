@@ -53,7 +53,13 @@ class Places:
             raise
         if not granted and not turn.is_set():
             self._give_up(key, turn)
-            raise TooManyUploads(f"all {self.total} upload places ({self.per_key} for one client) are taken; try again shortly")
+            raise self._all_taken()
+
+    def _all_taken(self) -> TooManyUploads:
+        return TooManyUploads(f"all {self.total} upload places ({self.per_key} for one client) are taken; try again shortly")
+
+    def renew(self) -> None:
+        """Called regularly; what is held in memory does not run out."""
 
     def _give_up(self, key: str, turn: Event) -> None:
         if turn.is_set():

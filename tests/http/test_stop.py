@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import time
 from typing import Any
 
 import psutil
@@ -42,6 +44,35 @@ def test_running_requests_finish_and_nobody_new_gets_in(make_edge: Any) -> None:
             assert wire.rest() == b""
         server.process.wait(PATIENCE)
     assert (server.folder / "life").read_text().split() == ["start", "stopping", "stop"]
+
+
+def test_who_connected_before_the_stop_is_still_served_although_its_request_comes_after_it(make_edge: Any) -> None:
+    server = make_edge()
+    with server.wire() as fresh, server.wire() as kept:
+        assert kept.ask("GET", "/ping").status == 200
+        until(lambda: len(server.worker.net_connections()) >= 3)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: (server.folder / "life").read_text().split() == ["start", "stopping"])
+        answer = fresh.ask("GET", "/ping")
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert kept.is_closed()
+        server.process.wait(PATIENCE)
+
+
+def test_who_waits_in_the_kernels_queue_when_the_stop_comes_is_still_served(make_edge: Any) -> None:
+    server = make_edge()
+    worker = server.worker
+    worker.suspend()
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(server.wire()) for _ in range(20)]
+        for wire in wires:
+            wire.request("GET", "/ping")
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: "Handling signal: term" in server.errors.read_text())
+        time.sleep(0.2)
+        worker.resume()
+        assert [wire.answer().status for wire in wires] == [200] * 20
+    server.process.wait(PATIENCE)
 
 
 def test_a_request_that_does_not_finish_is_ended_after_the_grace(make_edge: Any) -> None:

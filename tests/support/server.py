@@ -199,7 +199,7 @@ class Server:
 class Cluster(list[Server]):
     """Several masters (`vm1`, `vm2`...) over one database and one data directory, each with some workers."""
 
-    def __init__(self, folder: Path, database_url: str, masters: int = 2, workers: int = 2, **environment: str) -> None:
+    def __init__(self, folder: Path, database_url: str | None, masters: int = 2, workers: int = 2, **environment: str) -> None:
         super().__init__()
         self.folder = folder
         self.database_url = database_url

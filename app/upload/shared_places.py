@@ -1,0 +1,106 @@
+"""The places of a cluster: the same number for the whole installation, whichever process an upload comes to (DESIGN 5).
+
+A place is a row of `arkvory_leases`, `place/N`. In a process it is handed out as on a single node, fairly and in memory; then it is
+taken in the table, under a lock of its own that nothing else is locked after. Whoever finds none free asks again; waiting holds neither
+lock nor connection. Those of dead processes come free by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import Iterator
+from uuid import uuid4
+
+import gevent
+from sqlalchemy import text
+
+from app.database.engines import Database
+from app.database.locks import PLACES
+from app.errors import ArkvoryError
+from app.upload.places import Places
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 25.0
+ASK_SECONDS = 0.2
+
+
+class SharedPlaces(Places):
+    """`total` at once in all processes together, `per_key` for one token, user or address."""
+
+    def __init__(self, database: Database, total: int, per_key: int, wait_seconds: float) -> None:
+        super().__init__(total, per_key, wait_seconds)
+        self._database = database
+        self._process = uuid4().hex[:12]
+        self._taken: set[str] = set()
+
+    @contextlib.contextmanager
+    def take(self, key: str) -> Iterator[None]:
+        """Hold a place. Raises TooManyUploads when none came free in time, and DatabaseAway."""
+        deadline = time.monotonic() + self._wait_seconds
+        with super().take(key):
+            name = self._wait_for_one(key, deadline)
+            self._taken.add(name)
+            try:
+                yield
+            finally:
+                self._taken.discard(name)
+                # The client does not wait for it.
+                gevent.spawn(self._give_back, name)
+
+    def renew(self) -> None:
+        """Called regularly: the uploads of this process go on."""
+        if not self._taken:
+            return
+        with self._database.write() as connection:
+            connection.execute(
+                text(
+                    "update arkvory_leases set until = clock_timestamp() + make_interval(secs => :seconds) "
+                    "where name = any(:names) and starts_with(holder, :process)"
+                ),
+                {"seconds": LEASE_SECONDS, "names": sorted(self._taken), "process": self._process},
+            )
+
+    def _wait_for_one(self, key: str, deadline: float) -> str:
+        while (name := self._ask(_short(key))) is None:
+            if time.monotonic() >= deadline:
+                raise self._all_taken()
+            gevent.sleep(ASK_SECONDS)
+        return name
+
+    def _ask(self, key: str) -> str | None:
+        """The name of a place that is this process's now; null when all, or all for this key, are taken."""
+        with self._database.write() as connection:
+            connection.execute(text("select pg_advisory_xact_lock(:c, :o)"), {"c": PLACES[0], "o": PLACES[1]})
+            # A statement of its own: it sees what others committed before they gave the lock up.
+            return connection.execute(
+                text(
+                    "with taken as (select name, holder from arkvory_leases where name like 'place/%' and until > clock_timestamp()) "
+                    "insert into arkvory_leases as l (name, holder, until) "
+                    "select 'place/' || n, :holder, clock_timestamp() + make_interval(secs => :seconds) from generate_series(1, :total) n "
+                    "where 'place/' || n not in (select name from taken) "
+                    "and (select count(*) from taken where split_part(holder, ' ', 2) = :key) < :per_key order by n limit 1 "
+                    "on conflict (name) do update set holder = excluded.holder, until = excluded.until returning l.name"
+                ),
+                {
+                    "holder": f"{self._process} {key}", "seconds": LEASE_SECONDS, "total": self.total, "key": key, "per_key": self.per_key,
+                },
+            ).scalar_one_or_none()  # fmt: skip
+
+    def _give_back(self, name: str) -> None:
+        try:
+            with self._database.write() as connection:
+                connection.execute(
+                    text("delete from arkvory_leases where name = :name and starts_with(holder, :process)"),
+                    {"name": name, "process": self._process},
+                )
+        except ArkvoryError as error:
+            log.warning("%s is left to come free by itself: %s", name, error)
+
+
+def _short(key: str) -> str:
+    """Keys are of any length, and name addresses and users."""
+    return hashlib.sha256(key.encode()).hexdigest()[:24]

@@ -1,0 +1,77 @@
+"""Places in a cluster: one number for all processes, and those of dead processes come free (DESIGN 5)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from app.errors import TooManyUploads
+from app.upload import shared_places
+from app.upload.shared_places import SharedPlaces
+from tests.support.house import House, eventually
+
+
+def process(house: House, total: int = 4, per_key: int = 2, wait: float = 10.0) -> SharedPlaces:
+    return SharedPlaces(house.parts.database, total, per_key, wait)
+
+
+def in_table(house: House) -> int:
+    return int(house.value("select count(*) from arkvory_leases where until > clock_timestamp()"))
+
+
+def test_all_processes_together_move_no_more_uploads_than_one_would(house: House) -> None:
+    processes = [process(house) for _ in range(3)]
+    running: Counter[str] = Counter()
+    at_once, of_one = [], []
+
+    def use(places: SharedPlaces, key: str) -> None:
+        with places.take(key):
+            running[key] += 1
+            at_once.append(running.total())
+            of_one.append(running[key])
+            gevent.sleep(0.4)
+            running[key] -= 1
+
+    greenlets = [gevent.spawn(use, processes[number % 3], f"key {number % 5 % 3}") for number in range(24)]
+    gevent.joinall(greenlets, raise_error=True)
+    assert (max(at_once), max(of_one)) == (4, 2)
+    eventually(lambda: in_table(house) == 0)
+
+
+def test_without_a_free_place_the_wait_is_bounded_and_holds_no_connection(house: House) -> None:
+    first, second = process(house, total=1, per_key=1), process(house, total=1, per_key=1, wait=0.6)
+    with first.take("ann"):
+        began = time.monotonic()
+        waiting = gevent.spawn(second._wait_for_one, "bob", began + 0.6)
+        gevent.sleep(0.1)
+        assert house.parts.database.request.connections == house.parts.database.request.idle
+        with pytest.raises(TooManyUploads):
+            waiting.get(timeout=5)
+        assert 0.5 < time.monotonic() - began < 3
+    with second.take("bob"):
+        pass
+
+
+def test_places_of_a_process_that_died_come_free_and_those_of_a_living_one_do_not(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_places, "LEASE_SECONDS", 1.0)
+    dead, living, other = (process(house, total=2, per_key=2, wait=0.2) for _ in range(3))
+    over = Event()
+
+    def upload(places: SharedPlaces) -> None:
+        with places.take("ann"):
+            over.wait()
+
+    killed, going = gevent.spawn(upload, dead), gevent.spawn(upload, living)
+    eventually(lambda: in_table(house) == 2)
+    for _ in range(4):
+        gevent.sleep(0.4)
+        living.renew()
+    with other.take("bob"), pytest.raises(TooManyUploads), other.take("bob"):
+        pass
+    over.set()
+    gevent.joinall([killed, going], timeout=5, raise_error=True)
+    eventually(lambda: in_table(house) == 0)
