@@ -451,7 +451,9 @@ class ClusterOut(Schema):
 
 
 class DeadLettersQuery(Schema):
-    up_to = fields.Integer(load_default=None, validate=Range(1, MOST_QUOTA), metadata={"description": "the newest id that goes; without it all go"})
+    up_to = fields.Integer(
+        load_default=None, validate=Range(1, MOST_QUOTA), metadata={"description": "the newest id that goes; without it all go"}
+    )
 
 
 class DeletedOut(Schema):

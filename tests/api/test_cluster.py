@@ -38,12 +38,11 @@ def instance(tables: Connection, name: str, slot: int = 0, silent: float = 0, **
 
 
 def mail(tables: Connection, receiver: int, age: float = 0) -> None:
-    tables.execute(
-        text(
-            "insert into arkvory_mail (instance_id, sent_at, body) values (:receiver, clock_timestamp() - make_interval(secs => :age), '{}')"
-        ),
-        {"receiver": receiver, "age": age},
+    statement = (
+        "insert into arkvory_mail (instance_id, sent_at, body) "
+        "values (:receiver, clock_timestamp() - make_interval(secs => :age), '{}')"
     )
+    tables.execute(text(statement), {"receiver": receiver, "age": age})
 
 
 def dead_letter(tables: Connection, error: str, owner: str = "vm1/0") -> int:
@@ -117,10 +116,8 @@ def test_m3_the_latest_dead_letters_are_shown_and_deleted_once_somebody_saw_them
 
 def test_leases_are_shown_with_whether_they_are_still_held(server: Server, tables: Connection) -> None:
     for name, left in (("cleanup", 20), ("mirrors", -1)):
-        tables.execute(
-            text("insert into arkvory_leases (name, holder, until) values (:name, 'vm1/0', clock_timestamp() + make_interval(secs => :left))"),
-            {"name": name, "left": left},
-        )
+        statement = "insert into arkvory_leases (name, holder, until) values (:name, 'vm1/0', now() + make_interval(secs => :left))"
+        tables.execute(text(statement), {"name": name, "left": left})
     assert [(each["name"], each["holder"], each["held"]) for each in cluster(server)["leases"]] == [
         ("cleanup", "vm1/0", True), ("mirrors", "vm1/0", False),
     ]  # fmt: skip
@@ -142,8 +139,7 @@ def test_a_repository_is_shown_as_this_process_and_as_the_database_has_it(server
 
 
 def test_of_a_repository_that_it_never_met_a_process_believes_nothing(server: Server, tables: Connection) -> None:
-    tables.execute(
-        text("insert into arkvory_repositories (tenant, name, format, kind, status, public) values ('default', 'unmet', 'raw', 'hosted', 'online', true)")
-    )
+    statement = "insert into arkvory_repositories (name, format, kind, public) values ('unmet', 'raw', 'hosted', true)"
+    tables.execute(text(statement))
     found = cluster(server, repository="unmet")["repository"]
     assert (found["believed"], found["snapshot_kept"], found["behind"]) == (None, False, False)

@@ -25,7 +25,8 @@ def test_a_single_node_says_so_also_while_none_runs(make_server: MakeServer) -> 
 
 
 def test_instances_their_mail_and_dead_letters_are_shown_to_people_and_programs(server: Server) -> None:
-    run(server.database_url, "insert into arkvory_instances (name, slot, kind, host, pid, version) values ('vm1', 3, 'web', 'h', 7, '0.1.0')")
+    columns = "name, slot, kind, host, pid, version"
+    run(server.database_url, f"insert into arkvory_instances ({columns}) values ('vm1', 3, 'web', 'h', 7, '0.1.0')")
     run(server.database_url, "insert into arkvory_mail (instance_id, body) select id, '{}' from arkvory_instances")
     run(
         server.database_url,

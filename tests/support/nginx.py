@@ -107,4 +107,5 @@ class Nginx:
 
     def errors(self) -> list[str]:
         """Lines of the error log above `info`."""
-        return [line for line in (self.folder / "error.log").read_text().splitlines() if re.search(r"\[(warn|error|crit|alert|emerg)\]", line)]
+        lines = (self.folder / "error.log").read_text().splitlines()
+        return [line for line in lines if re.search(r"\[(warn|error|crit|alert|emerg)\]", line)]
