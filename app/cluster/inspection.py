@@ -20,7 +20,7 @@ LETTERS_SHOWN = 20
 
 @dataclass(frozen=True)
 class Instance:
-    """One process; `heartbeat_age` and `oldest_unread` are seconds, the latter null without unread mail."""
+    """One process; `age` (since its start), `heartbeat_age` and `oldest_unread` are seconds, the latter null without unread mail."""
 
     id: int
     name: str
@@ -30,6 +30,7 @@ class Instance:
     pid: int
     version: str
     started_at: datetime
+    age: float
     heartbeat_at: datetime
     heartbeat_age: float
     online: bool
@@ -82,7 +83,8 @@ class Unread:
 def instances(connection: Connection) -> list[Instance]:
     """All that have a row, also those that fell silent lately; by name and slot, the youngest last."""
     statement = text(
-        "select i.id, i.name, i.slot, i.kind, i.host, i.pid, i.version, i.started_at, i.heartbeat_at, "
+        "select i.id, i.name, i.slot, i.kind, i.host, i.pid, i.version, i.started_at, "
+        "extract(epoch from clock_timestamp() - i.started_at)::float8, i.heartbeat_at, "
         "extract(epoch from clock_timestamp() - i.heartbeat_at)::float8, "
         "i.heartbeat_at > clock_timestamp() - make_interval(secs => :silent), coalesce(m.unread, 0), m.oldest "
         "from arkvory_instances i left join (select instance_id, count(*) as unread, "

@@ -48,7 +48,8 @@ def _told(error: OSError) -> CapacitySpent | Unavailable:
     return Unavailable("the server's storage does not work at the moment; tell its administrator", retry_after=30)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Names made in it are on the disk afterwards."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -94,8 +95,46 @@ class IncomingFile:
         _staged(self.path).unlink(missing_ok=True)
 
 
+def _opened(name: str) -> OpenBlob:
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return OpenBlob(fd, os.fstat(fd).st_size)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _opened_again(name: str) -> OpenBlob:
+    """NFS knew the name by a handle whose file another machine has deleted or replaced; the second look asks the server."""
+    try:
+        return _opened(name)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
+        raise _told(error) from error
+
+
 def _staged(path: Path) -> Path:
     return path.with_suffix(".placing")
+
+
+def second_name(path: Path, staged: Path) -> Path:
+    """A second name for the same bytes, so that placing can be repeated when cleanup takes the first address away."""
+    staged.unlink(missing_ok=True)
+    try:
+        os.link(path, staged)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return path
+    return staged
+
+
+def address(folder: Path, digest: str, blob_id: int) -> Path:
+    """Of a placed blob, below `sha256`."""
+    return folder / digest[:2] / digest[2:4] / f"{digest}-{blob_id}"
 
 
 class FileStore:
@@ -113,46 +152,38 @@ class FileStore:
             pass
 
     def address(self, digest: str, blob_id: int) -> Path:
-        return self._blobs / digest[:2] / digest[2:4] / f"{digest}-{blob_id}"
+        return address(self._blobs, digest, blob_id)
 
     def open(self, digest: str, blob_id: int) -> OpenBlob:
         # `address` without its objects: each download pays for this.
+        name = f"{self._blobs_name}/{digest[:2]}/{digest[2:4]}/{digest}-{blob_id}"
         try:
-            fd = os.open(f"{self._blobs_name}/{digest[:2]}/{digest[2:4]}/{digest}-{blob_id}", os.O_RDONLY | os.O_CLOEXEC)
-            return OpenBlob(fd, os.fstat(fd).st_size)
+            return _opened(name)
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise _told(error) from error
+            if error.errno != errno.ESTALE:
+                raise _told(error) from error
+        return _opened_again(name)
 
     def create(self, upload_id: UUID) -> IncomingFile:
         return IncomingFile(self._incoming / str(upload_id))
 
     def holds(self, digest: str, blob_id: int, size: int) -> bool:
+        # By opening: NFS asks its server then, while a `stat` may be answered from what this machine remembers of a file half written.
         try:
-            with _disk_errors(FileNotFoundError):
-                return self.address(digest, blob_id).stat().st_size == size
+            blob = self.open(digest, blob_id)
         except FileNotFoundError:
             return False
+        blob.close()
+        return blob.size == size
 
     def place(self, incoming: Incoming, digest: str, blob_id: int) -> None:
         target = self.address(digest, blob_id)
         with _disk_errors():
             self._make_folder(target.parent)
-            os.rename(self._second_name(incoming), target)
-            _sync_folder(target.parent)
-
-    def _second_name(self, incoming: Incoming) -> Path:
-        """A second name for the same bytes, so that placing can be repeated when cleanup takes the first address away."""
-        staged = _staged(incoming.path)
-        staged.unlink(missing_ok=True)
-        try:
-            os.link(incoming.path, staged)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            return incoming.path
-        return staged
+            os.rename(second_name(incoming.path, _staged(incoming.path)), target)
+            sync_folder(target.parent)
 
     def _make_folder(self, folder: Path) -> None:
         """With each new name on the disk before anything is put below it."""
@@ -160,7 +191,7 @@ class FileStore:
             return
         for parent, child in ((self._blobs, folder.parent), (folder.parent, folder)):
             child.mkdir(exist_ok=True)
-            _sync_folder(parent)
+            sync_folder(parent)
 
     def remove(self, digest: str, blob_id: int) -> None:
         with _disk_errors():

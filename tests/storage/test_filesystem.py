@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from uuid import uuid4
@@ -9,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from app.errors import CapacitySpent, Unavailable
-from app.storage.filesystem import FileStore
+from app.storage.filesystem import FileStore, second_name
 from tests.support.house import sha256
 
 BODY = b"bytes"
@@ -84,7 +85,7 @@ def test_discarding_leaves_nothing_at_any_step(store: FileStore) -> None:
         if steps > 0:
             made.write(BODY)
         if steps > 1:
-            store._second_name(made)
+            second_name(made.path, made.path.with_suffix(".placing"))
         assert len(list(store.temporary())) >= 1
         made.discard()
         made.discard()
@@ -93,7 +94,8 @@ def test_discarding_leaves_nothing_at_any_step(store: FileStore) -> None:
 
 def test_temporary_files_are_found_and_removed_by_their_upload(store: FileStore, tmp_path: Path) -> None:
     upload = uuid4()
-    store._second_name(store.create(upload))
+    made = store.create(upload)
+    second_name(made.path, made.path.with_suffix(".placing"))
     (tmp_path / "blobs" / "incoming" / "lost+found").touch()
     assert set(store.temporary()) == {upload}
     store.remove_temporary(upload)
@@ -128,3 +130,40 @@ def test_a_blob_that_cannot_be_opened_is_not_taken_for_one_that_is_not_there(sto
     folder.write_text("a file where a folder should be")
     with pytest.raises(Unavailable):
         store.open(DIGEST, 1)
+
+
+@pytest.mark.parametrize("stale", [1, 2])
+def test_a_stale_handle_is_looked_up_again_and_then_taken_for_a_file_that_is_gone(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, stale: int
+) -> None:
+    """What NFS says of a file that another machine deleted or replaced; the error is made, since it needs two kernels."""
+    store.place(incoming(store), DIGEST, 1)
+    real, calls = os.open, iter(range(10))
+
+    def open_(name: str, *arguments: int) -> int:
+        if next(calls) < stale:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), name)
+        return real(name, *arguments)
+
+    monkeypatch.setattr(os, "open", open_)
+    if stale == 2:
+        with pytest.raises(FileNotFoundError):
+            store.open(DIGEST, 1)
+        return
+    blob = store.open(DIGEST, 1)
+    assert os.read(blob.fd, 100) == BODY
+    blob.close()
+
+
+def test_a_blob_whose_size_cannot_be_told_leaves_no_descriptor_open(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.place(incoming(store), DIGEST, 1)
+    before = len(os.listdir("/proc/self/fd"))
+
+    def fail(*_: object) -> os.stat_result:
+        raise OSError(errno.ESTALE, "stale")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", fail)
+        with pytest.raises(FileNotFoundError):
+            store.open(DIGEST, 1)
+    assert len(os.listdir("/proc/self/fd")) == before
