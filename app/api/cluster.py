@@ -23,7 +23,7 @@ def show_cluster(query: dict[str, Any]) -> Document:
     """Who is there, what lies unread, what failed; with `repository` also what this process believes of it (administrators)"""
     report = management().inspection.report(caller(), query["repository"])
     shown = asdict(report) | {"repository": None if report.repository is None else _belief_document(report.repository)}
-    return shown | {"deployment": parts().settings.deployment or "single"}
+    return shown | {"deployment": "cluster" if parts().settings.cluster else "single"}
 
 
 @blueprint.route("/cluster/dead-letters", methods=["DELETE"])

@@ -51,7 +51,7 @@ def examine_cluster(settings: Settings, database: Database, loop: Loop | None) -
     """Of a cluster a line for each check, of a single node whether it is alone. `loop` is the running server's, null where none runs."""
     if not has_tables(database):
         return []
-    checks = _CHECKS if settings.deployment == "cluster" else {"instances": _alone}
+    checks = _CHECKS if settings.cluster else {"instances": _alone}
     found = [run_check(database, name, _on_state(check)) for name, check in checks.items()]
     return found if loop is None else [_this_process(loop), *found]
 
@@ -71,7 +71,7 @@ def expected_files(settings: Settings, database: Database) -> Expected:
             return Expected()
         with database.read() as connection:
             blobs = connection.execute(statement, {"some": SAMPLE, "random": secrets.token_hex(32)})
-            machines = {each.host for each in _state(connection).living} if settings.deployment == "cluster" else ()
+            machines = {each.host for each in _state(connection).living} if settings.cluster else ()
             return Expected([tuple(row) for row in blobs], frozenset(machines))
     except (ArkvoryError, DBAPIError):
         return Expected()

@@ -108,7 +108,7 @@ def _migrations(connection: Connection) -> Finding:
 
 def _processes(database: Database) -> int:
     """That share PostgreSQL's connections, as far as can be told; all are taken to have pools like these. Raises ArkvoryError."""
-    if database.settings.deployment != "cluster" or not has_tables(database):
+    if not database.settings.cluster or not has_tables(database):
         return 1
     with database.read() as connection:
         return max(1, sum(each.online for each in inspection.instances(connection)))
