@@ -131,9 +131,13 @@ class Load:
 
     def __init__(self, nginx: Nginx, login: tuple[str, str]) -> None:
         self._nginx, self._login = nginx, login
-        self._stop = False
+        self.stopped = False
         self.answers: Counter[str] = Counter()
-        self._clients = [gevent.spawn(self._run, kind, number) for kind in ("read", "write", "change") for number in range(4)]
+        self._running = [gevent.spawn(self._run, kind, number) for kind in ("read", "write", "change") for number in range(4)]
+
+    @property
+    def clients(self) -> int:
+        return len(self._running)
 
     def _run(self, kind: str, number: int) -> None:
         with requests.Session() as session:
@@ -141,7 +145,7 @@ class Load:
             session.verify = str(self._nginx.pair.cert)
             session.auth = self._login
             count = 0
-            while not self._stop:
+            while not self.stopped:
                 count += 1
                 self.answers[f"{kind} {self._once(session, kind, f'{kind}-{number}-{count}')}"] += 1
 
@@ -158,8 +162,8 @@ class Load:
             return repr(error)
 
     def stop(self) -> None:
-        self._stop = True
-        gevent.joinall(self._clients, timeout=90)
+        self.stopped = True
+        gevent.joinall(self._running, timeout=90)
 
 
 def test_a_rolling_restart_under_load_loses_no_request(nginx: Nginx, servers: Cluster) -> None:
@@ -175,3 +179,18 @@ def test_a_rolling_restart_under_load_loses_no_request(nginx: Nginx, servers: Cl
     assert min(load.answers.values()) > 20, load.answers
     for each in servers:
         assert each.get("/api/v1/repositories/files/usage").json()["artifacts"] >= load.answers["write 201"]
+
+
+def test_a_killed_server_costs_what_it_was_at_and_no_more(nginx: Nginx, servers: Cluster) -> None:
+    """Each client has one request under way: at most that one breaks off, and the next ones go elsewhere."""
+    servers[0].put("/raw/files/here", bytes(2_000_000))
+    load = Load(nginx, servers[0].admin)
+    gevent.sleep(1)
+    servers[1].kill9()
+    gevent.sleep(3)
+    load.stop()
+    good = {"read 200 2000000", "write 201", "change 201"}
+    lost = sum(count for kind, count in load.answers.items() if kind not in good)
+    assert lost <= load.clients, load.answers
+    assert min(load.answers[kind] for kind in good) > 10, load.answers
+    servers[1].start()

@@ -82,22 +82,13 @@ def _state(connection: Connection) -> State:
 
 
 def _alone(state: State) -> Finding:
-    """S1: nothing but the one process of a single node changes repositories."""
+    """S1: nothing but the one process of a single node changes repositories. Two of them are kept apart by the ownership."""
     if living := state.living:
         return fail(
             "instances",
             f"this is a single node, but {len(living)} processes of a cluster are at work on its database: {_named(living)}",
             "set ARKVORY_DEPLOYMENT=cluster and an ARKVORY_INSTANCE_ID here, or stop the others",
         )
-    machines = state.connection.execute(
-        text(
-            "select distinct host(client_addr) from pg_stat_activity where application_name = 'arkvory' "
-            "and datname = current_database() and client_addr is not null order by 1"
-        )
-    ).scalars().all()
-    if len(machines) > 1:
-        words = f"this is a single node, but its database has connections of Arkvory from {', '.join(machines)}"
-        return warn("instances", words, "stop what runs there, or set ARKVORY_DEPLOYMENT=cluster on each")
     return ok("instances", "a single node: nobody else is at work on its database")
 
 
