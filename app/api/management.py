@@ -14,6 +14,7 @@ from app.access.roles import Roles
 from app.access.rules import Rules
 from app.access.tokens import Tokens
 from app.http.parts import parts
+from app.repository.inspection import Inspection
 from app.repository.listing import Listing
 from app.repository.quarantine import Quarantine
 from app.repository.registry import Registry
@@ -37,6 +38,7 @@ class Management:
     listing: Listing
     quarantine: Quarantine
     scrub: Scrub
+    inspection: Inspection
 
 
 def management() -> Management:
@@ -61,4 +63,5 @@ def _build() -> Management:
         listing=Listing(house.database, house.access),
         quarantine=Quarantine(house.database, house.transactions, house.access),
         scrub=Scrub(house.database, house.store),
+        inspection=Inspection(house.database, house.identities, house.cache, house.snapshots, lambda: house.loop),
     )

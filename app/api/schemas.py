@@ -380,6 +380,86 @@ class ScrubbedOut(Schema):
     next = fields.String(allow_none=True, metadata={"description": "`from` of the next step; null at the end"})
 
 
+class ClusterQuery(Schema):
+    repository = Words(load_default=None, metadata={"description": "show also what the answering process believes of this one"})
+
+
+class ProcessOut(Schema):
+    instance = fields.String(allow_none=True, metadata={"description": "name/slot; null on a single node"})
+    instance_id = fields.Integer(allow_none=True)
+    host = fields.String()
+    pid = fields.Integer()
+    online = fields.Boolean(allow_none=True, metadata={"description": "false: it gets no mail at the moment and lives by the probe"})
+    last_poll_age = fields.Float(allow_none=True, metadata={"description": "seconds since the last good look into its mailbox began"})
+    last_probe_age = fields.Float(allow_none=True, metadata={"description": "the same of the probe"})
+    corrections = fields.Integer(metadata={"description": "differences that only the probe found, since the start; 0 where all is well"})
+    dead_letters = fields.Integer(metadata={"description": "messages that this process could not apply, since the start"})
+
+
+class InstanceOut(Schema):
+    id = fields.Integer()
+    name = fields.String()
+    slot = fields.Integer()
+    kind = fields.String(metadata={"description": "web or worker"})
+    host = fields.String()
+    pid = fields.Integer()
+    version = fields.String()
+    started_at = Instant()
+    heartbeat_at = Instant()
+    heartbeat_age = fields.Float(metadata={"description": "seconds, by the database's clock"})
+    online = fields.Boolean(metadata={"description": "younger than 30 s: it gets mail"})
+    unread = fields.Integer(metadata={"description": "messages in its mailbox"})
+    oldest_unread = fields.Float(allow_none=True, metadata={"description": "seconds"})
+
+
+class DeadLetterOut(Schema):
+    id = fields.Integer()
+    instance = fields.String(metadata={"description": "whose message it was"})
+    sent_at = Instant()
+    died_at = Instant()
+    error = fields.String()
+    body = fields.Dict(metadata={"description": "the message, for looking at: it is never applied again"})
+
+
+class DeadLettersOut(Schema):
+    count = fields.Integer()
+    latest = fields.List(fields.Nested(DeadLetterOut), metadata={"description": "at most 20, the latest first"})
+
+
+class LeaseOut(Schema):
+    name = fields.String()
+    holder = fields.String()
+    until = Instant()
+    held = fields.Boolean()
+
+
+class BeliefOut(Schema):
+    name = fields.String()
+    believed = fields.Nested(EpochsOut, allow_none=True, metadata={"description": "null: the answering process knows nothing of it yet"})
+    database = fields.Nested(EpochsOut)
+    behind = fields.Boolean(metadata={"description": "the database has larger numbers than this process believes"})
+    snapshot_kept = fields.Boolean(metadata={"description": "the next read takes its description from memory"})
+
+
+class ClusterOut(Schema):
+    deployment = fields.String(metadata={"description": "single or cluster"})
+    process = fields.Nested(ProcessOut, metadata={"description": "the one that answers; behind a proxy another one may the next time"})
+    instances = fields.List(fields.Nested(InstanceOut))
+    dead_letters = fields.Nested(DeadLettersOut)
+    leases = fields.List(fields.Nested(LeaseOut))
+    repository = fields.Nested(BeliefOut, allow_none=True, metadata={"description": "null unless one is asked for"})
+
+
+class DeadLettersQuery(Schema):
+    up_to = fields.Integer(
+        load_default=None, validate=Range(1, MOST_QUOTA), metadata={"description": "the newest id that goes; without it all go"}
+    )
+
+
+class DeletedOut(Schema):
+    deleted = fields.Integer()
+
+
 class ProblemOut(Schema):
     type = fields.String()
     title = fields.String()

@@ -27,7 +27,7 @@ def examine() -> Document:
     if identity is None or not identity.administrator or not has_full_scope(identity):
         raise Forbidden("this is for administrators, with all of their rights")
     house = parts()
-    found = doctor.examine(house.settings, house.database, lambda: house.ownership.held)
+    found = doctor.examine(house.settings, house.database, lambda: house.ownership.held, house.loop)
     settings = doctor.configuration.shown_settings(house.settings)
     return {"status": doctor.worst(found), "checks": [asdict(each) for each in found], "settings": settings}
 

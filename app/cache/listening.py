@@ -52,7 +52,8 @@ class Listening:
         return news and not cache.is_own(user_id=user_id)
 
     def _correct_installation(self, epoch: int | None) -> bool:
-        news = epoch is not None and epoch > self._cache.view.installation
+        # Zero: nothing was believed yet.
+        news = epoch is not None and 0 < self._cache.view.installation < epoch
         if epoch is not None:
             self._cache.observe_installation(epoch)
         return news and not self._cache.is_own()

@@ -55,6 +55,11 @@ class Region(Generic[V]):
         self.hits += 1
         return entry[3]
 
+    def peek(self, key: Hashable) -> V | None:
+        """As `get`, for whoever only looks: nothing is counted and nothing moves."""
+        entry = self._entries.get(key)
+        return None if entry is None or entry[0] < time.monotonic() else entry[3]
+
     def put(self, key: Hashable, value: V, *, tags: tuple[Tag, ...] = (), weight: int = 0, lifetime: float | None = None) -> None:
         """Keep `value`; what no longer fits goes, oldest use first."""
         self._remove(key)

@@ -63,6 +63,11 @@ class Snapshots:
             return kept
         return self._read(tenant, name)
 
+    def keeps(self, tenant: str, name: str) -> bool:
+        """Whether the next read would take the snapshot from memory; changes nothing, and is counted nowhere."""
+        kept: Snapshot | None = self._cache.snapshots.peek(keys.for_snapshot(tenant, name))
+        return kept is not None and self._is_current(kept)
+
     def _is_current(self, kept: Snapshot) -> bool:
         """C3: below the view it is a miss, wherever it came from; C2 and C5 likewise."""
         view = self._cache.view.repository(kept.id)

@@ -3,6 +3,7 @@
     serve, worker, db          processes and tables             (processes.py)
     repo, rule, artifact...    calls of the management API      (repositories.py, people.py, roles.py, installation.py)
     doctor, scrub              is all well?                     (upkeep.py)
+    cluster                    who works together?              (cluster.py)
 
 There is one implementation of each command, the API's: `connection.py` finds a running server, or is one itself.
 Nothing heavy is imported before a command needs it.
@@ -14,7 +15,7 @@ import sys
 
 import click
 
-from app.cli import installation, people, processes, repositories, roles, upkeep
+from app.cli import cluster, installation, people, processes, repositories, roles, upkeep
 from app.cli.connection import Failed, Target
 
 
@@ -27,7 +28,8 @@ def arkvory(context: click.Context, url: str | None, token: str | None) -> None:
     context.obj = Target(url, token)
 
 
-for command in (*processes.COMMANDS, *repositories.COMMANDS, *people.COMMANDS, *roles.COMMANDS, *installation.COMMANDS, *upkeep.COMMANDS):
+ROOMS = (processes, repositories, people, roles, installation, upkeep, cluster)
+for command in (each for room in ROOMS for each in room.COMMANDS):
     arkvory.add_command(command)
 
 

@@ -62,7 +62,8 @@ def _told(error: OSError) -> CapacitySpent | Unavailable:
     return Unavailable("the server's storage does not work at the moment; tell its administrator", retry_after=30)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Names made in it are on the disk afterwards."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -106,7 +107,7 @@ class IncomingFile:
         self.path.unlink(missing_ok=True)
 
 
-def _put(path: Path, target: Path) -> None:
+def put(path: Path, target: Path) -> None:
     """Give the file its address, whatever is there; where there are hard links, its temporary name stays beside it."""
     try:
         os.link(path, target)
@@ -118,6 +119,32 @@ def _put(path: Path, target: Path) -> None:
         if error.errno not in _NO_LINKS:
             raise
         os.rename(path, target)
+
+
+def _opened(name: str) -> OpenBlob:
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return OpenBlob(fd, os.fstat(fd).st_size)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _opened_again(name: str) -> OpenBlob:
+    """NFS knew the name by a handle whose file another machine has deleted or replaced; the second look asks the server."""
+    try:
+        return _opened(name)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
+        raise _told(error) from error
+
+
+def address(folder: Path, digest: str, blob_id: int) -> Path:
+    """Of a placed blob, below `sha256`."""
+    return folder / digest[:2] / digest[2:4] / f"{digest}-{blob_id}"
 
 
 class FileStore:
@@ -135,27 +162,31 @@ class FileStore:
             pass
 
     def address(self, digest: str, blob_id: int) -> Path:
-        return self._blobs / digest[:2] / digest[2:4] / f"{digest}-{blob_id}"
+        return address(self._blobs, digest, blob_id)
 
     def open(self, digest: str, blob_id: int) -> OpenBlob:
         # `address` without its objects: each download pays for this.
+        name = f"{self._blobs_name}/{digest[:2]}/{digest[2:4]}/{digest}-{blob_id}"
         try:
-            fd = os.open(f"{self._blobs_name}/{digest[:2]}/{digest[2:4]}/{digest}-{blob_id}", os.O_RDONLY | os.O_CLOEXEC)
-            return OpenBlob(fd, os.fstat(fd).st_size)
+            return _opened(name)
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise _told(error) from error
+            if error.errno != errno.ESTALE:
+                raise _told(error) from error
+        return _opened_again(name)
 
     def create(self, upload_id: UUID) -> IncomingFile:
         return IncomingFile(self._incoming / str(upload_id))
 
     def holds(self, digest: str, blob_id: int, size: int) -> bool:
+        # By opening: NFS asks its server then, while a `stat` may be answered from what this machine remembers of a file half written.
         try:
-            with _disk_errors(FileNotFoundError):
-                return self.address(digest, blob_id).stat().st_size == size
+            blob = self.open(digest, blob_id)
         except FileNotFoundError:
             return False
+        blob.close()
+        return blob.size == size
 
     def stage(self, incoming: Incoming, digest: str) -> None:
         staged = incoming.path.with_suffix(f".{digest}")
@@ -171,8 +202,8 @@ class FileStore:
         target = self.address(digest, blob_id)
         with _disk_errors(), _source(incoming.path):
             self._make_folder(target.parent)
-            _put(incoming.path, target)
-            _sync_folder(target.parent)
+            put(incoming.path, target)
+            sync_folder(target.parent)
 
     def _make_folder(self, folder: Path) -> None:
         """With each new name on the disk before anything is put below it."""
@@ -180,7 +211,7 @@ class FileStore:
             return
         for parent, child in ((self._blobs, folder.parent), (folder.parent, folder)):
             child.mkdir(exist_ok=True)
-            _sync_folder(parent)
+            sync_folder(parent)
 
     def remove(self, digest: str, blob_id: int) -> None:
         with _disk_errors():

@@ -213,7 +213,7 @@ def test_a_server_elsewhere_that_does_not_answer_is_a_line(tmp_path: Path) -> No
 
 def findings(**environment: str) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
-    for each in storage.examine_storage(Settings.from_environment(environment)):
+    for each in storage.examine_storage(Settings.from_environment(environment), storage.Expected()):
         found.setdefault(each.check, []).append(each)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from uuid import uuid4
@@ -161,3 +162,40 @@ def test_a_blob_that_cannot_be_opened_is_not_taken_for_one_that_is_not_there(sto
     folder.write_text("a file where a folder should be")
     with pytest.raises(Unavailable):
         store.open(DIGEST, 1)
+
+
+@pytest.mark.parametrize("stale", [1, 2])
+def test_a_stale_handle_is_looked_up_again_and_then_taken_for_a_file_that_is_gone(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, stale: int
+) -> None:
+    """What NFS says of a file that another machine deleted or replaced; the error is made, since it needs two kernels."""
+    store.place(incoming(store), DIGEST, 1)
+    real, calls = os.open, iter(range(10))
+
+    def open_(name: str, *arguments: int) -> int:
+        if next(calls) < stale:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), name)
+        return real(name, *arguments)
+
+    monkeypatch.setattr(os, "open", open_)
+    if stale == 2:
+        with pytest.raises(FileNotFoundError):
+            store.open(DIGEST, 1)
+        return
+    blob = store.open(DIGEST, 1)
+    assert os.read(blob.fd, 100) == BODY
+    blob.close()
+
+
+def test_a_blob_whose_size_cannot_be_told_leaves_no_descriptor_open(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.place(incoming(store), DIGEST, 1)
+    before = len(os.listdir("/proc/self/fd"))
+
+    def fail(*_: object) -> os.stat_result:
+        raise OSError(errno.ESTALE, "stale")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", fail)
+        with pytest.raises(FileNotFoundError):
+            store.open(DIGEST, 1)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -23,12 +23,14 @@ PACKAGES = {
     ),
     "gradle": ("gradle", "default-jdk-headless"),
     "ivy": ("ivy", "default-jre-headless"),
+    "nginx": ("nginx-light",),
+    "systemd-analyze": ("systemd",),
 }  # fmt: skip
 
 
 def find(name: str) -> str | None:
-    """Path of a client, the virtual environment's first."""
-    return shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))
+    """Path of a client, the virtual environment's first; servers count as clients too."""
+    return shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin"]))
 
 
 def require(name: str) -> str:

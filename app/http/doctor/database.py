@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from app.cluster import inspection
 from app.database import migrate
 from app.database.engines import RESERVED_CONNECTIONS, Database
 from app.database.locks import OWNERSHIP
@@ -28,11 +29,12 @@ def examine_database(settings: Settings, database: Database, owns_storage: Calla
     found = [_reachable(database)]
     if found[0].status != OK:
         return found
-    found += [_run(database, "migrations", _migrations), _budget(database), _run(database, "clock", _clock)]
+    found += [run_check(database, "migrations", _migrations), _budget(database)]
+    found.append(run_check(database, "clock", _clock))
     if settings.database_session_url:
         found.append(_sessions(database))
-    if _has_tables(database):
-        found += [_run(database, name, check) for name, check in _table_checks(settings, owns_storage)]
+    if has_tables(database):
+        found += [run_check(database, name, check) for name, check in _table_checks(settings, owns_storage)]
     return found
 
 
@@ -46,8 +48,8 @@ def _table_checks(settings: Settings, owns_storage: Callable[[], bool] | None) -
     yield "administrator", lambda connection: _administrator(connection, settings)
 
 
-def _run(database: Database, name: str, check: Check) -> Finding:
-    """A check that cannot be made is no fault yet."""
+def run_check(database: Database, name: str, check: Check) -> Finding:
+    """In a transaction of its own. A check that cannot be made is no fault yet."""
     try:
         with database.read() as connection:
             return check(connection)
@@ -83,9 +85,10 @@ def _reachable(database: Database) -> Finding:
     return ok("database", f"PostgreSQL {version} answers")
 
 
-def _has_tables(database: Database) -> bool:
+def has_tables(database: Database) -> bool:
+    """Whether this release's tables are there. Raises ArkvoryError."""
     with database.read() as connection:
-        return connection.execute(text("select to_regclass('arkvory_upload_bytes')")).scalar() is not None
+        return connection.execute(text("select to_regclass('arkvory_leases')")).scalar() is not None
 
 
 def _migrations(connection: Connection) -> Finding:
@@ -103,10 +106,19 @@ def _migrations(connection: Connection) -> Finding:
     )
 
 
+def _processes(database: Database) -> int:
+    """That share PostgreSQL's connections, as far as can be told; all are taken to have pools like these. Raises ArkvoryError."""
+    if not database.settings.cluster or not has_tables(database):
+        return 1
+    with database.read() as connection:
+        return max(1, sum(each.online for each in inspection.instances(connection)))
+
+
 def _budget(database: Database) -> Finding:
     """The pools as they may grow, against what PostgreSQL has; and how many are left now."""
     try:
-        database.check_budget()
+        processes = _processes(database)
+        database.check_budget(processes)
         with database.read() as connection:
             used, most = connection.execute(
                 text("select sum(numbackends)::int, current_setting('max_connections')::int from pg_stat_database")
@@ -116,7 +128,10 @@ def _budget(database: Database) -> Finding:
     except Unavailable as error:
         return fail("connections", error.message, "the next start refuses until that is so")
     settings = database.settings
-    pools = f"the pools take up to {settings.database_pool_size + settings.session_pool_size} connections of {most}, {used} are in use"
+    pools = f"the pools take up to {(settings.database_pool_size + settings.session_pool_size) * processes} connections"
+    if processes > 1:
+        pools += f" in {processes} processes"
+    pools += f", of {most}; {used} are in use"
     if used > most - RESERVED_CONNECTIONS:
         return warn("connections", pools, "something takes nearly all of them: look at pg_stat_activity, or raise max_connections")
     return ok("connections", pools)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.database.programs import user_name
 from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
+from app.http.doctor.mounts import examine_mount
+from app.storage.filesystem import address, put, sync_folder
 from config import Settings
 
 # Nobody else may look into these.
@@ -18,13 +22,42 @@ SHARED = (".", "blobs", "blobs/incoming", "blobs/sha256")
 FEW_FILES = 0.02
 
 
-def examine_storage(settings: Settings) -> list[Finding]:
-    """Modes, whether it can be written, and what is free."""
+@dataclass(frozen=True)
+class Expected:
+    """What the database says of the files: some blobs (digest, row id, size), and the cluster's machines (empty on a single node)."""
+
+    blobs: Sequence[tuple[str, int, int]] = ()
+    hosts: frozenset[str] = frozenset()
+
+
+def examine_storage(settings: Settings, expected: Expected) -> list[Finding]:
+    """Modes, whether it can be written, what is free, and whether it is the folder that the others write to."""
     data = settings.data_dir
     if not data.exists():
-        return [_to_be_made(data), _disk(settings)]
+        return [_to_be_made(data), *_present(data, expected), _disk(settings)]
     modes = list(_modes(data)) or [ok("permissions", f"{data.resolve()} is open to nobody else")]
-    return [_writable(data), *modes, _disk(settings)]
+    mount = examine_mount(data / "blobs", expected.hosts)
+    return [_writable(data), *_present(data, expected), *mount, *modes, _disk(settings)]
+
+
+def _present(data: Path, expected: Expected) -> Iterator[Finding]:
+    """In a cluster each machine must see what any of them has stored."""
+    missing = [digest for digest, blob_id, size in expected.blobs if _size(data, digest, blob_id) != size]
+    if missing:
+        words = f"{len(missing)} of {len(expected.blobs)} files that were stored lately or long ago are not below {data.resolve()}/blobs"
+        shared, own = "mount one shared file system at `blobs` in each data directory", "set ARKVORY_DATA_DIR as the server has it"
+        yield fail("blob store", words, f"{shared if expected.hosts else own}; `arkvory scrub` names what is really lost")
+    elif expected.blobs:
+        yield ok("blob store", f"{len(expected.blobs)} files that were stored lately or long ago are there")
+
+
+def _size(data: Path, digest: str, blob_id: int) -> int | None:
+    try:
+        # Opened, so that a network file system asks its server.
+        with open(address(data / "blobs" / "sha256", digest, blob_id), "rb") as file:
+            return os.fstat(file.fileno()).st_size
+    except OSError:
+        return None
 
 
 def existing(path: Path) -> Path:
@@ -48,10 +81,7 @@ def _writable(data: Path) -> Finding:
     incoming, placed = data / "blobs" / "incoming", data / "blobs" / "sha256"
     folder = incoming if incoming.is_dir() else data
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"\0")
-            file.flush()
-            os.fsync(file.fileno())
+        _write_as_uploads_do(folder)
         if incoming.is_dir() and placed.is_dir() and incoming.stat().st_dev != placed.stat().st_dev:
             return fail(
                 "storage", "blobs/incoming and blobs/sha256 are different file systems", "mount one for both: a finished upload is renamed"
@@ -66,6 +96,21 @@ def _writable(data: Path) -> Finding:
             f"run as {owner}, so that it finds no files that it cannot use",
         )
     return ok("storage", f"{data.resolve()} can be written")
+
+
+def _write_as_uploads_do(folder: Path) -> None:
+    """Write, sync, give it a second name, rename, look again, remove; raises OSError. No name that the cleanup would know."""
+    body = os.urandom(64)
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=folder) as name:
+        first, placed = Path(name) / "first", Path(name) / "placed"
+        with open(first, "xb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        put(first, placed)
+        sync_folder(placed.parent)
+        if placed.read_bytes() != body:
+            raise OSError(errno.EIO, "what was written is read back otherwise")
 
 
 def _modes(data: Path) -> Iterator[Finding]:
