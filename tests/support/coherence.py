@@ -153,7 +153,7 @@ class Coherence(RuleBasedStateMachine):
         Coherence.numbers += 1
         number = Coherence.numbers
         self.at = 0
-        self.members = [Member(each) for each in self.houses]
+        self.members = self._members()
         self.names = {name: f"{name}-{number}" for name in NAMES}
         self.who = {name: f"{name}-{number}" for name in PEOPLE}
         self.role = f"readers-{number}"
@@ -172,6 +172,9 @@ class Coherence(RuleBasedStateMachine):
         self.waiting: list[_SlowReader] = []
         for member in self.members:
             self._start(member)
+
+    def _members(self) -> list[Member]:
+        return [Member(each) for each in self.houses]
 
     def _start(self, member: Member) -> None:
         """It has heard of everything up to now."""
