@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,28 +20,38 @@ from tests.support.house import House
 def agreement(
     template: str, new_database: NewDatabase, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[type[Agreement]]:
-    folder, url, made = tmp_path_factory.mktemp("agreement"), new_database(template), []
-    monkeypatch.setattr(loops, "now", clock := Clock())
+    """The machine over processes that stand still, with a clock of its own."""
+    folder, url = tmp_path_factory.mktemp("agreement"), new_database(template)
+    monkeypatch.setattr(loops, "now", Clock())
+    with contextlib.closing(Street(url, folder)) as street:
+        yield type("Here", (Agreement,), {"houses": street.houses, "clock": loops.now, "replace": street.replace})
 
-    def make(number: int) -> House:
+
+class Street:
+    """The houses of one cluster."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url, self._folder = url, folder
+        self._made: list[House] = []
+        self.houses = [self._build(number) for number in range(MEMBERS)]
+
+    def _build(self, number: int) -> House:
         environment = {"ARKVORY_DEPLOYMENT": "cluster", "ARKVORY_INSTANCE_ID": "here", "ARKVORY_DATABASE_POOL_SIZE": "6"}
-        made.append(House(url, folder, owns=not made, ARKVORY_BLOB_GRACE_SECONDS="3600", **environment))
-        return stand(made[-1], number)
+        self._made.append(House(self._url, self._folder, owns=not self._made, ARKVORY_BLOB_GRACE_SECONDS="3600", **environment))
+        return stand(self._made[-1], number)
 
-    class Here(Agreement):
-        houses = [make(number) for number in range(MEMBERS)]
+    def replace(self, number: int) -> House:
+        """That one is dead: it leaves its mailbox, and another takes its slot."""
+        dead = self.houses[number]
+        dead.loop._close()
+        dead.parts.ownership.release()
+        dead.parts.database.dispose()
+        self.houses[number] = self._build(number)
+        return self.houses[number]
 
-        @staticmethod
-        def replace(dying: House) -> House:
-            dying.loop._close()
-            dying.parts.ownership.release()
-            dying.parts.database.dispose()
-            return make(Here.houses.index(dying))
-
-    Here.clock = clock
-    yield Here
-    for each in made:
-        each.close()
+    def close(self) -> None:
+        for each in self._made:
+            each.close()
 
 
 def test_processes_agree_within_the_bound_whatever_happens_between_them(agreement: type[Agreement]) -> None:

@@ -44,7 +44,7 @@ def test_the_table_of_many_instances(crowd: Crowd) -> None:
         crowd.grow(count)
         found = crowd.measure_publish(200)
         print(f"| {count} | {found.rows:g} | {found.wal:,} | {found.median:.1f} | {found.slowest:.1f} |")
-    print("\n| publishes a second | polls a second | PostgreSQL, cores | a poll, microseconds of CPU | mail waits, median, ms | 99 of 100 below, ms |")
+    print("\n| publishes a second | polls a second | PostgreSQL, cores | a poll, µs of CPU | mail, median, ms | 99 of 100 below, ms |")
     print("| --- | --- | --- | --- | --- | --- |")
     for publishes in (0, 1, 10):
         found_polling = crowd.measure_polling(15, publishes)

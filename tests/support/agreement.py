@@ -10,8 +10,9 @@ Each member is a house with a mailbox and a loop that does not run: the machine 
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -104,7 +105,8 @@ class Agreement(Coherence):
     """Turns go round; so do polls, except at members that are paused."""
 
     clock: Clock
-    replace: Callable[[House], House]
+    # Another process in place of that one.
+    replace: Callable[[int], House]
     members: list[Any]
 
     @initialize()
@@ -287,13 +289,11 @@ class Agreement(Coherence):
         with pytest.MonkeyPatch.context() as patched:
             died = _Death(dying.parts.cache.apply)
             patched.setattr(dying.parts.cache, "apply", died)
-            try:
+            with contextlib.suppress(_Killed):
                 self.publish(path, body) if change == "publish" else self._close(change, "ann", path)
-            except _Killed:
-                pass
             if died.happened:
                 self._learn_what_was_committed(change, path, body)
-        self._replace(dying)
+        self._make_another()
 
     def _learn_what_was_committed(self, change: str, path: str, body: bytes) -> None:
         """What the machine would have noted behind the call that did not return."""
@@ -326,14 +326,12 @@ class Agreement(Coherence):
             patched.setattr(dying.parts.snapshots, "_write_row", _Death(dying.parts.snapshots._write_row))
             with pytest.raises(_Killed):
                 dying.outcome("a", self.name)
-        self._replace(dying)
+        self._make_another()
 
-    def _replace(self, dying: House) -> None:
+    def _make_another(self) -> None:
         """Another process takes its slot; its mailbox stays behind unread."""
-        number = self.at
-        successor = Peer(type(self).replace(dying), self.clock)
-        self.houses[number] = successor.house
-        self.members[number] = successor
+        successor = Peer(self.replace(self.at), self.clock)
+        self.members[self.at] = successor
         successor.begin()
         self._start(successor)
 
@@ -355,12 +353,6 @@ class _Death:
     def __call__(self, *_: Any) -> None:
         self.happened = True
         raise _Killed
-
-
-def several(first: House, another: Callable[[int], House]) -> Iterator[House]:
-    """`first`, and as many more as make the members; their loops stand."""
-    for number in range(MEMBERS):
-        yield stand(first if number == 0 else another(number), number)
 
 
 def stand(house: House, number: int) -> House:

@@ -1,4 +1,4 @@
-"""Many instances on one PostgreSQL, as rows with young heartbeats and mailboxes that a few greenlets poll: what a change and a poll cost."""
+"""What a change and a poll cost with many instances: rows with young heartbeats, and mailboxes that a few greenlets poll."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Publish:
-    """What one publish costs with so many others: rows of mail, WAL in bytes, milliseconds of the median and of the slowest in a hundred."""
+    """What one publish costs with so many others: rows of mail, WAL in bytes, milliseconds (median, 99 of 100)."""
 
     instances: int
     rows: float
@@ -35,7 +35,7 @@ class Publish:
 
 @dataclass(frozen=True)
 class Polling:
-    """Mailboxes polled at the real pace, with so many publishes a second: polls a second, CPU of PostgreSQL in cores, delay of mail in ms."""
+    """Polling at the real pace with so many publishes a second: polls a second, CPU of PostgreSQL, delay of mail in milliseconds."""
 
     instances: int
     publishes: float
