@@ -1,4 +1,4 @@
-"""Processes of a cluster when mail, heartbeats, network, PostgreSQL or one of them fails: bounded staleness, nothing lost, recovery by itself.
+"""Processes of a cluster when mail, heartbeats, network, PostgreSQL or one of them fail: bounded staleness, nothing lost, recovery.
 
 One cluster for most of them: `vm1`, and `vm2` whose way to PostgreSQL can be cut. Each test leaves it well, since that is the promise.
 """
@@ -36,6 +36,8 @@ LATE_SECONDS = 1.0
 PROBED_SECONDS = 5.5
 BACK_SECONDS = 15.0
 PATIENT = {"ARKVORY_LOGIN_FAILURES_PER_NAME": "0", "ARKVORY_LOGIN_FAILURES_PER_ADDRESS": "0"}
+# The rest is in `make soak`.
+FLIPS = {"public flag": 100, "token revoked": 40}
 _LOST = "return null;"
 _TWICE_AND_LATE = (
     "new.not_before = clock_timestamp() + make_interval(secs => random() * 0.4); if pg_trigger_depth() = 1 then "
@@ -85,14 +87,16 @@ class Town:
         self.look_again()
         for writer in self.stage.lines:
             until(lambda writer=writer: writer.ask("PUT", "/raw/open/a", b"old", self.stage.admin).status in {201, 204}, BACK_SECONDS)
-        eventually(lambda: self.online() == 2, 40)
+        eventually(lambda: self.online() >= 2, 40)
         before = self.corrections()
         overwrite = next(each for each in CHANGES if each.name == "overwrite")
         assert max(measure(self.stage, overwrite, 2).delays) < LATE_SECONDS
         assert self.corrections() == before
 
     def online(self) -> int:
-        return int(self.observer.value("select count(*) from arkvory_instances where heartbeat_at > clock_timestamp() - interval '15 s'"))
+        """Servers of which a process is; the row of one that was killed stays for a while."""
+        young = "heartbeat_at > clock_timestamp() - interval '15 s'"
+        return int(self.observer.value(f"select count(distinct name) from arkvory_instances where {young}"))
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +149,8 @@ def test_what_is_closed_is_closed_at_once_where_it_was_closed_and_within_a_secon
     close_all([timeline])
     before = town.corrections()
     with timeline.watched(town.stage.lines, 2):
-        for _ in range(60):
-            timeline.cycle(0.05)
+        for _ in range(FLIPS.get(door.name, 20)):
+            timeline.cycle(0.03)
         # Once for all to see.
         timeline.open()
         eventually(lambda: timeline.is_seen_by(town.stage.lines), 5)
@@ -169,7 +173,8 @@ def test_ten_thousand_times_closed_and_not_one_late_answer(make_cluster: MakeClu
     with timeline.watched(stage.lines, 2):
         while timeline.number < 10_000 and time.monotonic() < end:
             timeline.cycle(0.02)
-    print(f"\n{door.name}: {timeline.number} times, {timeline.asked} answers, {len(timeline.sights)} sights, latest {timeline.latest:.3f} s")
+    counted = f"{timeline.number} times, {timeline.asked} answers, {len(timeline.sights)} of them bytes"
+    print(f"\n{door.name}: {counted}, the latest {timeline.latest:.3f} s after it was closed")
     assert not timeline.wrong(LATE_SECONDS)
 
 
@@ -188,7 +193,8 @@ def test_m5_what_is_closed_is_closed_within_a_probe_when_every_message_is_lost(t
                 each.close()
                 # C8: however long the others believe that it is open, this they must not show.
                 each.renew()
-            gevent.sleep(PROBED_SECONDS + 0.5)
+            eventually(lambda: not any(each.is_shown for each in timelines), PROBED_SECONDS + 5)
+            gevent.sleep(0.5)
     for each in timelines:
         assert not each.wrong(PROBED_SECONDS)
     assert town.corrections() > before
@@ -268,7 +274,7 @@ def test_m7_a_delete_that_was_under_way_when_a_process_joined_does_not_leave_it_
 # -- suspension
 
 
-@pytest.mark.parametrize("seconds", [7, pytest.param(45, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [6, pytest.param(45, marks=pytest.mark.soak)])
 def test_m6_a_process_that_was_stopped_answers_nothing_old_when_it_goes_on(town: Town, seconds: int) -> None:
     assert town.there.get("/raw/open/a").body == b"old"
     os.kill(town.there.worker, signal.SIGSTOP)
@@ -294,13 +300,14 @@ def test_m6_a_process_that_is_cut_off_says_so_rather_than_answer_from_old_memory
     try:
         town.stage.put(town.here, "/raw/open/a", b"new")
         changed = time.monotonic()
-        while time.monotonic() - changed < PROBED_SECONDS + 2.5:
+        while True:
             began = time.monotonic()
             answer = town.there.get("/raw/open/a")
             assert refused_or_right(answer, b"old") and time.monotonic() - began < 6
-            assert answer.status == 503 or began - changed < PROBED_SECONDS, "it cannot know"
+            if answer.status == 503:
+                break
+            assert began - changed < PROBED_SECONDS, "it cannot know"
             gevent.sleep(0.1)
-        assert answer.status == 503
     finally:
         town.wire.thaw()
     eventually(lambda: town.there.get("/raw/open/a").status == 200, BACK_SECONDS)
@@ -358,7 +365,7 @@ def _read_until_killed(line: Line) -> None:
 # -- PostgreSQL
 
 
-@pytest.mark.parametrize("away", [8, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("away", [7, pytest.param(60, marks=pytest.mark.soak)])
 def test_postgresql_restarts_or_is_away_and_everything_goes_on(
     private_postgres: embedded.EmbeddedPostgres, make_cluster: MakeCluster, away: int
 ) -> None:
@@ -375,7 +382,7 @@ def test_postgresql_restarts_or_is_away_and_everything_goes_on(
             _ask_while_it_is_away(stage, down)
         start(private_postgres.data)
         for line in stage.lines:
-            until(lambda line=line: line.ask("PUT", f"/raw/open/by-{line.server.port}", b"x", stage.admin).status in {201, 204}, BACK_SECONDS)
+            until(lambda line=line: line.ask("PUT", "/raw/open/b", b"x", stage.admin).status in {201, 204}, BACK_SECONDS)
             assert line.get("/raw/open/a").body == b"old"
         overwrite = next(each for each in CHANGES if each.name == "overwrite")
         until(lambda overwrite=overwrite: max(measure(stage, overwrite, 1).delays) < LATE_SECONDS, BACK_SECONDS)

@@ -134,6 +134,11 @@ class Timeline:
         """Whether each process has shown the present number."""
         return {each.line.worker for each in self.sights if each.number == self.number} >= {each.worker for each in lines}
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether somebody got something just now."""
+        return bool(self.sights) and time.monotonic() - self.sights[-1].ended < 1
+
     def wrong(self, bound: float) -> list[str]:
         """What somebody saw who must not; `bound` is in seconds, for those that did not write."""
         found = []
