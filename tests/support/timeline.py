@@ -1,8 +1,8 @@
 """What clients may see of something that is opened and closed again and again, and whether anybody saw more (promises 1 and 2, C8).
 
-In each cycle a file gets its next number while it is closed; then it is opened, and closed. So for each answer that has a number it is
-known when it was allowed: not before the opening was asked for, and not after the answer to the closing (in the process that wrote), or
-not later than a bound after it (in the others).
+In each cycle a file gets its next number while it is closed, and a fresh file with that number is stored beside it, of which no memory
+can know. Then it is opened, and closed. So for each answer that has a number it is known when it was allowed: not before the opening was
+asked for, and not after the answer to the closing (in the process that wrote), or not later than a bound after it (in the others).
 """
 
 from __future__ import annotations
@@ -86,8 +86,10 @@ class Timeline:
         self.door.open(self.stage, self.writer)
 
     def renew(self) -> None:
-        self.number += 1
-        self.stage.put(self.writer, self.door.path, b"%d" % self.number)
+        number = self.number + 1
+        self.stage.put(self.writer, self.door.path, b"%d" % number)
+        self.stage.put(self.writer, f"{self.door.path}-{number}", b"%d" % number)
+        self.number = number
 
     def cycle(self, longest: float) -> None:
         self.open()
@@ -112,16 +114,17 @@ class Timeline:
     def _watch(self, line: Line) -> None:
         while True:
             try:
-                self._look(line)
+                self._look(line, self.door.path)
+                self._look(line, f"{self.door.path}-{self.number}")
             except Exception as error:
                 self.faults.append(f"{line.label}: {error!r}")
                 return
             gevent.sleep(PAUSE_SECONDS)
 
-    def _look(self, line: Line) -> None:
+    def _look(self, line: Line, path: str) -> None:
         who = None if self.door.who is None else self.stage.memory[self.door.who]
         began = time.monotonic()
-        answer = line.get(self.door.path, who)
+        answer = line.get(path, who)
         self.asked += 1
         if answer.status == 200:
             self.sights.append(Sight(line, int(answer.body), began, time.monotonic()))
