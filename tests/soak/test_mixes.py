@@ -10,8 +10,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.cache.test_coherence import Coherence
 from tests.conftest import MakeHouse, NewDatabase
+from tests.support.coherence import Coherence
 from tests.support.house import House
 from tests.support.mixer import REPOSITORIES, assert_all_is_well, run_greenlets
 
@@ -33,10 +33,11 @@ def test_w1_w3_mixes_of_uploads_and_cleanup_lose_nothing_and_count_right(make_ho
 
 
 def test_c1_to_c8_everyone_gets_what_the_model_says(template: str, new_database: NewDatabase, tmp_path: Path) -> None:
-    Coherence.house = House(new_database(template), tmp_path / "data", ARKVORY_BLOB_GRACE_SECONDS="3600")
+    house = House(new_database(template), tmp_path / "data", ARKVORY_BLOB_GRACE_SECONDS="3600")
+    Coherence.houses = [house]
     end = time.monotonic() + SECONDS
     try:
         while time.monotonic() < end:
             run_state_machine_as_test(Coherence, settings=settings(max_examples=30, stateful_step_count=40, deadline=None, database=None))
     finally:
-        Coherence.house.close()
+        house.close()
