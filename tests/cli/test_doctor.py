@@ -142,6 +142,9 @@ def test_a_setting_changed_since_the_start_is_drift(server: Server) -> None:
     report = Report(**same | {"ARKVORY_MAX_UPLOADS": "4"})
     assert report.status("drift") == "warn"
     assert "ARKVORY_MAX_UPLOADS is 4 here, and 8 in the running server" in report.of("drift")[0]["message"]
+    networks = "10.0.0.0/8,fd00::/8"
+    (found,) = Report(**same, ARKVORY_TRUSTED_PROXIES=networks).of("drift")
+    assert f"ARKVORY_TRUSTED_PROXIES is {networks} here, and not set in the running server" in found["message"]
 
 
 def test_the_running_server_says_so_when_postgresql_is_away(private_postgres: EmbeddedPostgres, make_server: MakeServer) -> None:

@@ -6,6 +6,7 @@ import logging
 import stat
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy import make_url
@@ -32,15 +33,22 @@ def examine_configuration(settings: Settings) -> list[Finding]:
 
 
 def shown_settings(settings: Settings) -> dict[str, str]:
-    """By variable, for comparing two processes; without secrets and what differs rightly."""
-    return {each.variables[0]: str(getattr(settings, each.field)) for each in SETTINGS if each.field not in _NOT_COMPARED}
+    """By variable, as it is written in the environment, for comparing two processes; without secrets and what differs rightly."""
+    return {each.variables[0]: _written(getattr(settings, each.field)) for each in SETTINGS if each.field not in _NOT_COMPARED}
+
+
+def _written(value: Any) -> str:
+    """Empty for what is not set."""
+    if value is None:
+        return ""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def drift(here: Settings, given: Mapping[str, str], running: Mapping[str, str]) -> Iterator[Finding]:
     """Variables that are `given` here and say something else than the `running` server's settings."""
     for variable, value in shown_settings(here).items():
         if given.get(variable) and running.get(variable, value) != value:
-            words = f"{variable} is {value} here, and {running[variable]} in the running server"
+            words = f"{variable} is {value or 'not set'} here, and {running[variable] or 'not set'} in the running server"
             yield warn("drift", words, "restart the server to let it see the change, or correct the variable here")
 
 
