@@ -25,6 +25,8 @@ class Format:
     files: str = ""
     # Paths of versions that move: `once` does not bind them, and `version_policy` tells them from releases.
     snapshots: re.Pattern[str] | None = None
+    # Paths of what is made from what is stored: no artifact ever lies there.
+    made: re.Pattern[str] | None = None
     # Under `once` the same bytes again are no conflict, for clients that repeat what they got no answer to.
     repeatable: bool = False
 
@@ -46,11 +48,18 @@ FORMATS: Mapping[str, Format] = {
             write_policy="once",
             companions=(".asc",),
             snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE | re.ASCII),
+            made=re.compile(r"(?:.+/maven-metadata\.xml|archetype-catalog\.xml|.+\.(?:md5|sha1|sha-?256|sha-?512))", re.IGNORECASE),
             repeatable=True,
         ),
         Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),
     )
 }
+
+
+def is_made(format_name: str, path: str) -> bool:
+    """Whether what is served at the path is made from artifacts, so that none is there."""
+    made = FORMATS[format_name].made
+    return made is not None and made.fullmatch(path) is not None
 
 
 def main_path(format_name: str, path: str) -> str:

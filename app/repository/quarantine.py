@@ -23,7 +23,7 @@ from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
 from app.errors import Invalid, NotFound
-from app.repository.formats import FORMATS, main_path
+from app.repository.formats import FORMATS, is_made, main_path
 from app.repository.names import check_path
 
 TRUST = ("unknown", "suspicious", "malicious")
@@ -70,6 +70,8 @@ class Quarantine:
         snapshot = self._find(caller, repository)
         with self._transactions.begin(snapshot.id) as transaction:
             caller = self._require(transaction.connection, caller, snapshot)
+            if is_made(snapshot.format, path):
+                raise Invalid(f"{path!r} is made from what is stored and goes with it: hold the files", field="path")
             covered = covered_paths(snapshot.format, path)
             self._change(transaction, snapshot, covered, withheld=True)
             _write_holds(transaction.connection, snapshot.id, covered, _Words(reason, trust, caller))

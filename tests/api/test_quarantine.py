@@ -202,6 +202,13 @@ def test_a_hold_of_its_own_ends_with_its_own_release_alone(maven: Shelf) -> None
     assert maven.server.get(f"{maven.api}/holds").json()["items"] == []
 
 
+@pytest.mark.parametrize("path", [f"{JAR}.sha1", f"{JAR}.SHA-256", "org/acme/lib/maven-metadata.xml", "archetype-catalog.xml"])
+def test_what_is_made_from_files_is_not_held_on_its_own(maven: Shelf, raw: Shelf, path: str) -> None:
+    """A hold that holds nothing would only look like one."""
+    assert maven.hold(path).status_code == 422
+    assert raw.hold(path).status_code == 200
+
+
 def test_a_rule_replaces_nothing_that_somebody_said(raw: Shelf) -> None:
     rule = raw.server.post(f"{raw.api}/hold-rules", json={"pattern": "*", "reason": "new here"})
     assert rule.status_code == 201

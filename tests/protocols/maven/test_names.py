@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidPath
 from app.protocols.maven.names import ALGORITHMS, Catalog, Coordinates, File, Metadata, Sidecar, parse
+from app.repository.formats import is_made
 
 WORDS = st.text(string.ascii_letters + string.digits + "_-éжア", min_size=1, max_size=6)
 NAMES = st.lists(WORDS, min_size=1, max_size=3).map(".".join)
@@ -126,3 +127,21 @@ def test_any_text_is_an_address_or_refused(path: str) -> None:
     except InvalidPath:
         return
     assert isinstance(address, File | Metadata | Catalog | Sidecar)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "org/acme/lib/1.0/lib-1.0.jar",
+        "org/acme/lib/1.0/lib-1.0.jar.asc",
+        "org/acme/lib/1.0/lib-1.0.sha1.jar",
+        "org/acme/lib/1.0/lib-1.0.jar.md5",
+        "org/acme/lib/1.0/lib-1.0.jar.SHA-512",
+        "org/maven-metadata.xml",
+        "org/maven-metadata.xml.sha256",
+        "archetype-catalog.xml",
+        "archetype-catalog.xml.sha1",
+    ],
+)
+def test_the_house_knows_what_is_made_as_this_room_does(path: str) -> None:
+    assert is_made("maven", path) is not isinstance(parse(path), File)
