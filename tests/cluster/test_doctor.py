@@ -11,6 +11,7 @@ from pathlib import Path
 import gevent
 import pytest
 
+from app.database.embedded import EmbeddedPostgres
 from app.http import doctor
 from app.http.doctor import FAIL, OK, WARN, Finding
 from app.http.doctor.cluster import LATE_HEARTBEAT_SECONDS, OLD_MAIL_SECONDS
@@ -18,6 +19,7 @@ from app.http.doctor.mounts import examine_mount, mount_of
 from tests.cli.test_doctor import Report
 from tests.cluster.conftest import MakeMember
 from tests.conftest import MakeCluster, MakeHouse
+from tests.support.database import take_down
 from tests.support.house import House, eventually
 from tests.support.server import Server
 
@@ -158,6 +160,14 @@ def test_m4_a_heartbeat_that_cannot_be_written_is_a_fail(make_member: MakeMember
     house.rows("create trigger refuse before update on arkvory_instances for each row execute function refuse()")
     eventually(lambda: not house.loop.online, 15)
     assert examined(house, "this process").status == FAIL
+
+
+def test_m4_a_process_that_is_cut_off_says_so_of_itself(private_postgres: EmbeddedPostgres, make_cluster: MakeCluster) -> None:
+    server = make_cluster(1, 1, database_url=private_postgres.url)[0]
+    take_down(private_postgres, signal.SIGKILL)
+    eventually(lambda: Report(ARKVORY_DATA_DIR=str(server.data)).status("this process") == "fail", 60)
+    report = Report(ARKVORY_DATA_DIR=str(server.data))
+    assert (report.status("server"), report.status("database"), report.of("mail")) == ("ok", "fail", [])
 
 
 def test_m6_a_loop_that_stands_still_is_a_fail(make_member: MakeMember) -> None:

@@ -21,7 +21,7 @@ from app.cluster.loop import Loop
 from app.database import embedded, engines
 from app.database.engines import Database
 from app.http.doctor import configuration, storage
-from app.http.doctor.cluster import examine_cluster, expected_files
+from app.http.doctor.cluster import examine_cluster, examine_process, expected_files
 from app.http.doctor.database import examine_database
 from app.http.doctor.findings import FAIL, OK, WARN, Finding, fail, ok, worst
 from app.http.doctor.storage import Expected
@@ -49,9 +49,12 @@ def _of_database(
     settings: Settings, database: Database, owns_storage: Callable[[], bool] | None, loop: Loop | None
 ) -> tuple[list[Finding], Expected]:
     found = examine_database(settings, database, owns_storage)
-    if found[0].status != OK:
+    reachable = found[0].status == OK
+    if loop is not None:
+        found.append(examine_process(loop))
+    if not reachable:
         return found, Expected()
-    return [*found, *examine_cluster(settings, database, loop)], expected_files(settings, database)
+    return [*found, *examine_cluster(settings, database)], expected_files(settings, database)
 
 
 def _database_of_stopped(settings: Settings) -> tuple[list[Finding], Expected]:

@@ -47,13 +47,12 @@ class State:
 Check = Callable[[State], Finding]
 
 
-def examine_cluster(settings: Settings, database: Database, loop: Loop | None) -> list[Finding]:
-    """Of a cluster a line for each check, of a single node whether it is alone. `loop` is the running server's, null where none runs."""
+def examine_cluster(settings: Settings, database: Database) -> list[Finding]:
+    """Of a cluster a line for each check, of a single node whether it is alone."""
     if not has_tables(database):
         return []
     checks = _CHECKS if settings.cluster else {"instances": _alone}
-    found = [run_check(database, name, _on_state(check)) for name, check in checks.items()]
-    return found if loop is None else [_this_process(loop), *found]
+    return [run_check(database, name, _on_state(check)) for name, check in checks.items()]
 
 
 def _on_state(check: Check) -> Callable[[Connection], Finding]:
@@ -92,8 +91,8 @@ def _alone(state: State) -> Finding:
     return ok("instances", "a single node: nobody else is at work on its database")
 
 
-def _this_process(loop: Loop) -> Finding:
-    """M4 and M6, as the process that answers knows of itself."""
+def examine_process(loop: Loop) -> Finding:
+    """M4 and M6, as the process that answers knows of itself; also while PostgreSQL is away."""
     polled, probed = now() - loop.last_poll, now() - loop.last_probe
     advice = "see its log and the connection to PostgreSQL; it recovers by itself"
     if not loop.online:
