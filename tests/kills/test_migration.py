@@ -108,7 +108,7 @@ class Upgrader:
         return str(gevent.get_hub().threadpool.apply(self._process.stdout.readline))
 
     def _wait_until_there(self, stop: str) -> None:
-        with gevent.Timeout(30, AssertionError(f"nobody came to: {stop}")):
+        with gevent.Timeout(60, AssertionError(f"nobody came to: {stop}")):
             while not self._file.with_suffix(".there").exists():
                 gevent.sleep(0.003)
 

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from sqlalchemy import make_url
 
 from app.database import embedded, migrate
-from tests.conftest import NewDatabase, postgres_of_its_own
+from tests.conftest import postgres_of_its_own
 from tests.support import kills_page
+from tests.support.database import execute
 from tests.support.kills import OPERATIONS, Scene, Stand, Wave, look_after, outcome, record, stop_at, strike, waves
 
 Steps = dict[str, list[str]]
@@ -97,8 +99,11 @@ def test_w1_to_w5_postgresql_killed_at_each_step(stand: Stand, own_postgres: emb
 
 
 @pytest.fixture(scope="module")
-def wired(template: str, new_database: NewDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    made = Stand(tmp_path_factory.mktemp("wired"), new_database(template), through_a_wire=True)
+def wired(own_postgres: embedded.EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    execute(own_postgres.url, "create database wired")
+    url = make_url(own_postgres.url).set(database="wired").render_as_string(hide_password=False)
+    migrate.upgrade(url)
+    made = Stand(tmp_path_factory.mktemp("wired"), url, through_a_wire=True)
     try:
         yield made.start()
     finally:

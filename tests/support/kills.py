@@ -91,7 +91,7 @@ class Stand(House):
             return
         (worker,) = self.server.workers()
         os.kill(worker, signal.SIGKILL)
-        with gevent.Timeout(20):
+        with gevent.Timeout(60):
             while self.server.workers() in ([], [worker]):
                 gevent.sleep(0.01)
         self.server.wait_until_ready()
@@ -418,7 +418,7 @@ def stop_at(scene: Scene, step: str) -> Stopped:
         return None
 
     stopped = Stopped(scene, step, scene.stand.steps / scene.name, gevent.spawn(send))
-    with gevent.Timeout(20, AssertionError(f"nobody came to: {step}")):
+    with gevent.Timeout(60, AssertionError(f"nobody came to: {step}")):
         while not stopped.file.with_suffix(".there").exists():
             assert not stopped.request.ready(), f"it was through before it came to: {step}"
             gevent.sleep(0.003)
