@@ -111,7 +111,7 @@ def test_w1_batches_that_move_the_same_uploads_in_opposite_orders_never_wait_in_
         for _ in range(25):
             chosen = chance.sample(ids, 20)
             with transactions.begin() as transaction:
-                transaction.settle_uploads({each: UploadState(chance.choice(["open", "published", "garbage"])) for each in chosen})
+                transaction.settle_uploads({each: UploadState(chance.choice(["open", "released", "garbage"])) for each in chosen})
 
     def renew() -> None:
         house.parts.admission.open_uploads.update(dict.fromkeys(ids))  # type: ignore[dict-item]  # only the keys are used

@@ -10,7 +10,7 @@ import gevent
 import pytest
 from sqlalchemy import text
 
-from app.errors import AlreadyExists, ArkvoryError, NotFound, PreconditionFailed, Unavailable
+from app.errors import AlreadyExists, ArkvoryError, NotFound, PreconditionFailed, UploadGivenUp
 from app.repository.publishing import Conditions, NewFile, Target
 from app.repository.reading import Ask
 from app.upload.receiving import Expected, Receiver
@@ -152,7 +152,7 @@ def test_w1_w3_a_publisher_that_was_given_up_and_goes_on_leaves_no_file_without_
     # Nothing tidies up after it: what it does from here on is all that there is.
     house.parts.blobs.finish_deleting = house.parts.store.remove = None  # type: ignore[assignment, method-assign]
     stopped.go()
-    with pytest.raises(Unavailable, match="given up; send it again"):
+    with pytest.raises(UploadGivenUp):
         publishing.get(timeout=10)
     assert house.outcome("a") == "not_found"
     house.assert_counted()
