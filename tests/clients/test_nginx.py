@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -22,6 +23,7 @@ from tests.support.nginx import Nginx
 from tests.support.server import Cluster
 
 LARGE = 100 * 2**20
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +136,7 @@ class Load:
 
     def __init__(self, nginx: Nginx, login: tuple[str, str]) -> None:
         self._nginx, self._login = nginx, login
+        self._names = f"load{next(_numbers)}"
         self.stopped = False
         self.answers: Counter[str] = Counter()
         self._running = [gevent.spawn(self._run, kind, number) for kind in ("read", "write", "change") for number in range(4)]
@@ -150,7 +153,7 @@ class Load:
             count = 0
             while not self.stopped:
                 count += 1
-                self.answers[f"{kind} {self._once(session, kind, f'{kind}-{number}-{count}')}"] += 1
+                self.answers[f"{kind} {self._once(session, kind, f'{self._names}-{kind}-{number}-{count}')}"] += 1
 
     def _once(self, session: requests.Session, kind: str, name: str) -> str:
         base = f"{self._nginx.url}/raw/files"
