@@ -45,7 +45,8 @@ def _is_left_behind(folder: Path) -> bool:
     try:
         os.kill(int(pid), 0)
     except (ProcessLookupError, ValueError):
-        return folder.stat().st_uid == os.geteuid()
+        # Not another user's, nor one that somebody else is just removing.
+        return os.access(folder, os.W_OK)
     except PermissionError:
         pass
     return False

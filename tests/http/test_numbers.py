@@ -1,0 +1,55 @@
+"""The house's numbers of several workers: sums, and what becomes of those of workers that ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from app.http import numbers
+
+
+def left_by(folder: Path, pid: int, monkeypatch: pytest.MonkeyPatch, counters: numbers.Rows, gauges: numbers.Rows) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: pid)
+        numbers.write(folder, counters, gauges)
+
+
+def test_numbers_are_summed_by_label_and_each_instance_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_by(tmp_path, 11, monkeypatch, {"hits": [("gate", 3), ("miss", 1)]}, {"online": [("vm1/0", 1)]})
+    left_by(tmp_path, 12, monkeypatch, {"hits": [("gate", 4)]}, {"online": [("vm1/1", 0)]})
+    mine = {"hits": [("gate", 10)], "online": [("vm1/2", 1)]}
+    assert numbers.with_others(tmp_path, mine) == {
+        "hits": [("gate", 17), ("miss", 1)], "online": [("vm1/2", 1), ("vm1/0", 1), ("vm1/1", 0)],
+    }  # fmt: skip
+
+
+def test_a_worker_that_ended_leaves_its_counters_and_takes_its_gauges_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid in (11, 12):
+        left_by(tmp_path, pid, monkeypatch, {"hits": [("gate", 3)]}, {"entries": [("gate", 5)]})
+        numbers.bury(tmp_path, pid)
+        numbers.bury(tmp_path, pid)
+    mine = {"hits": [("gate", 1)], "entries": [("gate", 2)]}
+    assert numbers.with_others(tmp_path, mine) == {"hits": [("gate", 7)], "entries": [("gate", 2)]}
+
+
+def test_a_worker_whose_master_is_gone_writes_nowhere(tmp_path: Path) -> None:
+    numbers.write(tmp_path / "gone", {}, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_of_a_master_that_was_killed_goes_with_the_next_start_and_that_of_a_living_one_stays() -> None:
+    folder = numbers.make_folder()
+    try:
+        with subprocess.Popen(["/bin/true"]) as ended:
+            ended.wait()
+        left = folder.with_name(folder.name.replace(str(os.getpid()), str(ended.pid)))
+        left.mkdir()
+        (left / "house-1.json").touch()
+        second = numbers.make_folder()
+        assert (left.exists(), folder.exists(), second.exists()) == (False, True, True)
+        numbers.remove_folder(second)
+    finally:
+        numbers.remove_folder(folder)
