@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 VENV := .venv
 BIN := $(VENV)/bin
-SOAK_SECONDS ?= 600
+SOAK_SECONDS ?= 1200
 TESTS ?= tests
 
 .PHONY: help run test lint types contracts migrations-check coverage bench soak kills-page setup clean
@@ -40,10 +40,10 @@ coverage: $(VENV)/ready-to-test ## the tests, with the lines that they reach
 	@$(BIN)/coverage run -m pytest $(TESTS)
 	$(BIN)/coverage report
 
-bench: $(VENV)/ready-to-test ## ratios and floors in one run
+bench: $(VENV)/ready-to-test ## ratios to floors and to other servers, in one run
 	@$(BIN)/python -m bench
 
-soak: $(VENV)/ready-to-test ## long runs, for SOAK_SECONDS (600)
+soak: $(VENV)/ready-to-test ## long runs, for SOAK_SECONDS (1200)
 	@ARKVORY_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout=0 $(TESTS)
 
 kills-page: $(VENV)/ready-to-test ## write the tables of docs/kills.md anew, from what is observed

@@ -9,11 +9,15 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, KeysView
+from itertools import islice
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
 # What an entry is about: a kind and an id.
 Tag = tuple[str, int]
+
+# Expired entries that one `put` takes away: more than it adds, and no burden.
+MOST_DROPPED = 4
 
 
 class Region(Generic[V]):
@@ -72,6 +76,7 @@ class Region(Generic[V]):
         self.bytes += weight
         for tag in tags:
             self._tagged.setdefault(tag, set()).add(key)
+        self._drop_expired()
         self._shrink()
 
     def drop(self, key: Hashable) -> None:
@@ -88,6 +93,14 @@ class Region(Generic[V]):
         self._entries.clear()
         self._tagged.clear()
         self.bytes = 0
+
+    def _drop_expired(self) -> None:
+        """Those that nobody used for longer than they live; keys of earlier epochs are never asked for again."""
+        now = time.monotonic()
+        for key in tuple(islice(self._entries, MOST_DROPPED)):
+            if self._entries[key][0] >= now:
+                return
+            self._remove(key)
 
     def _shrink(self) -> None:
         while len(self._entries) > self.capacity or (self.capacity_bytes is not None and self.bytes > self.capacity_bytes):
