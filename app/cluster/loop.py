@@ -13,6 +13,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, Protocol
 
 import gevent
@@ -68,6 +69,11 @@ class Delays:
     def observe(self, seconds: float) -> None:
         self.counts[bisect_left(self.BOUNDS, seconds)] += 1
         self.sum += seconds
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """How many took no longer than each bound, which is written as Prometheus does."""
+        bounds = (*(f"{each:g}" for each in self.BOUNDS), "+Inf")
+        return list(zip(bounds, accumulate(self.counts), strict=True))
 
 
 class Loop:

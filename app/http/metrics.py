@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from prometheus_flask_exporter import PrometheusMetrics
 
 from app.cluster import master
+from app.cluster.loop import Delays
 from app.http import numbers
 from app.http.parts import Parts
 
@@ -40,6 +41,11 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_uploads_open", "gauge", (), "uploads in progress"),
     ("arkvory_upload_places_used", "gauge", (), "places in use"),
     ("arkvory_upload_places_waiting", "gauge", (), "uploads that wait for a place"),
+    ("arkvory_cache_mail_delay_seconds", "histogram", (), "cluster: from the sending of a message to the moment it was done"),
+    ("arkvory_cache_probe_corrections_total", "counter", (), "cluster: changes that no message had told; 0 when all is well"),
+    ("arkvory_cluster_online", "gauge", ("instance",), "cluster: 1 while the process gets mail, 0 while it lives by the probe"),
+    ("arkvory_cluster_rejections_total", "counter", (), "cluster: messages that failed, each time"),
+    ("arkvory_cluster_dead_letters_total", "counter", (), "cluster: messages that failed every time and were put aside"),
     ("arkvory_storage_owned", "gauge", (), "processes of this server that own the storage and may write"),
 )
 
@@ -90,7 +96,7 @@ def values_of(house: Parts) -> numbers.Rows:
     """This process's own, by metric."""
     cache = house.cache
     regions, pools = cache.regions, house.database.pools
-    return {
+    own: numbers.Rows = {
         "arkvory_cache_hits_total": [(each.name, each.hits) for each in regions],
         "arkvory_cache_fetches_total": [(each.name, each.fetches) for each in regions],
         "arkvory_cache_evictions_total": [(each.name, each.evictions) for each in regions],
@@ -106,6 +112,19 @@ def values_of(house: Parts) -> numbers.Rows:
         "arkvory_upload_places_used": [("", house.places.used)],
         "arkvory_upload_places_waiting": [("", house.places.waiting)],
         "arkvory_storage_owned": [("", float(house.ownership.held))],
+    }
+    return own | _of_the_cluster(house)
+
+
+def _of_the_cluster(house: Parts) -> numbers.Rows:
+    loop, instance = house.loop, house.instance
+    delays = loop.delays if loop is not None else Delays()
+    return {
+        "arkvory_cache_mail_delay_seconds": [*delays.cumulative(), ("sum", delays.sum)],
+        "arkvory_cache_probe_corrections_total": [("", loop.corrections if loop is not None else 0)],
+        "arkvory_cluster_online": [(instance.label, float(loop.online))] if loop is not None and instance is not None else [],
+        "arkvory_cluster_rejections_total": [("", loop.rejections if loop is not None else 0)],
+        "arkvory_cluster_dead_letters_total": [("", loop.dead_letters if loop is not None else 0)],
     }
 
 

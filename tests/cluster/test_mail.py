@@ -11,6 +11,7 @@ import pytest
 
 from app.access.installation import SwitchChange
 from app.cluster import mailbox
+from app.http.metrics import values_of
 from tests.cluster.conftest import MakeMember
 from tests.support.house import ADMIN, House, eventually
 
@@ -50,6 +51,20 @@ def test_m2_an_overwrite_is_seen_by_the_other_process_after_a_poll(pair: Pair, f
     eventually(lambda: reader.outcome("a") == b"new", SOON)
     assert reader.loop.corrections == 0, "the message told it, not the probe"
     assert sum(reader.loop.delays.counts) > 0
+
+
+def test_m8_the_delay_of_messages_is_a_histogram(pair: Pair, files: int) -> None:
+    writer, reader = pair
+    for number in range(3):
+        writer.publish(f"new-{number}", b"body")
+    eventually(lambda: sum(reader.loop.delays.counts) >= 3, SOON)
+    eventually(lambda: not messages(writer), SOON)
+
+    counted = dict(values_of(reader.parts)["arkvory_cache_mail_delay_seconds"])
+
+    assert counted["+Inf"] == sum(reader.loop.delays.counts) >= counted["0.3"] >= counted["0.025"]
+    assert 0 < counted["sum"] <= 60
+    assert values_of(reader.parts)["arkvory_cluster_online"] == [("here/?", 1.0)]
 
 
 @pytest.mark.parametrize(
