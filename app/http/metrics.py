@@ -96,7 +96,8 @@ def values_of(house: Parts) -> numbers.Rows:
     """This process's own, by metric."""
     cache = house.cache
     regions, pools = cache.regions, house.database.pools
-    own: numbers.Rows = {
+    return {
+        **_of_the_cluster(house),
         "arkvory_cache_hits_total": [(each.name, each.hits) for each in regions],
         "arkvory_cache_fetches_total": [(each.name, each.fetches) for each in regions],
         "arkvory_cache_evictions_total": [(each.name, each.evictions) for each in regions],
@@ -113,7 +114,6 @@ def values_of(house: Parts) -> numbers.Rows:
         "arkvory_upload_places_waiting": [("", house.places.waiting)],
         "arkvory_storage_owned": [("", float(house.ownership.held))],
     }
-    return own | _of_the_cluster(house)
 
 
 def _of_the_cluster(house: Parts) -> numbers.Rows:
