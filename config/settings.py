@@ -156,6 +156,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("blob_grace_seconds", ("ARKVORY_BLOB_GRACE_SECONDS",), 3600.0, _seconds, "age at which replaced and unreferenced bytes leave the disk"),
     Setting("cleanup_seconds", ("ARKVORY_CLEANUP_SECONDS",), 60.0, _seconds, "pause between two runs of the cleanup"),
     Setting("upload_lease_seconds", ("ARKVORY_UPLOAD_LEASE_SECONDS",), 120.0, _seconds, "age at which an upload of a dead process counts as abandoned"),
+    Setting("upload_session_seconds", ("ARKVORY_UPLOAD_SESSION_SECONDS",), 3600.0, _seconds,
+            "longest pause between two requests of an upload that takes several; then its bytes are given back"),
     Setting("header_seconds", ("ARKVORY_HEADER_SECONDS",), 20.0, _seconds, "longest time a client may take to send its request headers"),
     Setting("idle_seconds", ("ARKVORY_IDLE_SECONDS",), 60.0, _seconds, "longest silence of a client while a body moves"),
     Setting("least_body_rate", ("ARKVORY_LEAST_BODY_RATE",), 1024, _count(0), "bytes per second below which a request body counts as stalled"),
@@ -214,6 +216,7 @@ class Settings:
     blob_grace_seconds: float
     cleanup_seconds: float
     upload_lease_seconds: float
+    upload_session_seconds: float
     header_seconds: float
     idle_seconds: float
     least_body_rate: int

@@ -328,6 +328,7 @@ class SwitchesOut(Schema):
 
 class CleanedOut(Schema):
     abandoned = fields.Integer(metadata={"description": "uploads given up"})
+    parts = fields.Integer(metadata={"description": "parts that nothing refers to any more"})
     garbage = fields.Integer(metadata={"description": "uploads whose bytes were replaced or deleted"})
     blobs = fields.Integer(metadata={"description": "blobs deleted from the disk"})
     artifacts = fields.Integer(metadata={"description": "artifacts of deleted repositories"})

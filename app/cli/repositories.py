@@ -36,7 +36,7 @@ _USAGE = (
     ("QUOTA", lambda usage: size(usage["quota_bytes"])),
     field("artifacts"),
 )
-_CLEANED = tuple(field(name) for name in ("abandoned", "garbage", "blobs", "artifacts", "temporary"))
+_CLEANED = tuple(field(name) for name in ("abandoned", "garbage", "parts", "blobs", "artifacts", "temporary"))
 _limit = click.option("--limit", type=click.IntRange(1), help="Show at most so many.")
 
 

@@ -21,6 +21,7 @@ STATUS: dict[type[errors.ArkvoryError], int] = {
     errors.NotAllowedHere: 405,
     errors.Conflict: 409,
     errors.PreconditionFailed: 412,
+    errors.WrongOffset: 416,
     errors.TooLarge: 413,
     errors.TooManyUploads: 429,
     errors.TooManyLogins: 429,

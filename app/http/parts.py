@@ -28,10 +28,12 @@ from app.repository.cleanup import Cleanup
 from app.repository.deleting import Editor
 from app.repository.publishing import Publisher
 from app.repository.reading import Reader
+from app.repository.uses import Uses
 from app.storage import BlobStore
 from app.storage.filesystem import FileStore
 from app.upload.admission import Admission
 from app.upload.places import Places
+from app.upload.sessions import Sessions
 from app.upload.shared_places import SharedPlaces
 from config import Settings
 from config.settings import SettingError
@@ -58,6 +60,8 @@ class Parts:
     places: Places
     admission: Admission
     blobs: Blobs
+    sessions: Sessions
+    uses: Uses
     reader: Reader
     publisher: Publisher
     editor: Editor
@@ -87,6 +91,8 @@ def build_parts(settings: Settings) -> Parts:
     places = _places(settings, database)
     admission = Admission(settings, transactions, store)
     blobs = Blobs(transactions, store)
+    sessions = Sessions(settings, database, transactions, admission, store)
+    uses = Uses(settings, transactions)
     return Parts(
         settings=settings,
         database=database,
@@ -103,8 +109,10 @@ def build_parts(settings: Settings) -> Parts:
         places=places,
         admission=admission,
         blobs=blobs,
-        reader=Reader(database, cache, snapshots, access, store),
-        publisher=Publisher(database, transactions, access, places, admission, store, blobs),
+        sessions=sessions,
+        uses=uses,
+        reader=Reader(database, cache, snapshots, access, store, uses),
+        publisher=Publisher(database, transactions, access, places, admission, store, blobs, sessions),
         editor=Editor(database, transactions, access, blobs),
         cleanup=Cleanup(settings, database, transactions, admission, blobs, store),
     )

@@ -27,6 +27,7 @@ from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
 from app.errors import IsFolder, NotFound, Quarantined, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
+from app.repository.uses import Uses
 from app.storage import BlobStore, OpenBlob
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class Gate:
     # Why it is withheld, and what is thought of it; null when it is not.
     held: str | None = None
     trust: str | None = None
+    # Of a part (`references.py`): since when nothing keeps it. Null: something does, or it needs nothing.
+    candidate_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,8 @@ class _Judged:
 class Reader:
     """Answers reads; the same for every format."""
 
-    def __init__(self, database: Database, cache: Cache, snapshots: Snapshots, access: Access, store: BlobStore) -> None:
+    def __init__(self, database: Database, cache: Cache, snapshots: Snapshots, access: Access, store: BlobStore, uses: Uses) -> None:
+        self._uses = uses
         self._database = database
         self._cache = cache
         self._snapshots = snapshots
@@ -155,6 +159,13 @@ class Reader:
             known, found = found, self._decide_again(ask)
             if known.gate.blob_id == found.gate.blob_id:
                 self._missing(ask, found)
+
+    def renew(self, ask: Ask, found: Found) -> Found:
+        """Let a part live for its grace from now on (W3). Raises what `find` raises when cleanup was faster."""
+        if found.gate.candidate_at is None or self._uses.renew(found.snapshot.id, found.gate.path, found.gate.candidate_at):
+            return found
+        self._forget_gate(found)
+        return self._decide_again(ask)
 
     def _missing(self, ask: Ask, found: Found) -> NoReturn:
         log.error("blob %s-%s of %s/%s is missing on the disk", found.gate.digest, found.gate.blob_id, ask.repository, ask.path)
@@ -336,7 +347,7 @@ class Reader:
             raise _absent(ask, folder=row.folder)
         gate = Gate(
             ask.path, row.blob_id, row.digest, row.size, row.checksums, row.content_type, row.metadata, row.created_at, row.updated_at,
-            row.reason, row.trust,
+            row.reason, row.trust, row.candidate_at,
         )  # fmt: skip
         if keep:
             self._cache.gates.put(key, gate, tags=tags)
@@ -355,7 +366,7 @@ _NUMBERS_FROM = "from arkvory_repositories r cross join arkvory_installation i l
 _GATE_QUERY = text(
     # `details` are for documents; gates are kept by the thousand.
     f"select {_NUMBERS}, a.content_type, a.metadata - 'details' as metadata, a.created_at, a.dated_at as updated_at, "
-    "b.id as blob_id, b.digest, b.size, b.checksums, h.reason, h.trust, "
+    "b.id as blob_id, b.digest, b.size, b.checksums, h.reason, h.trust, a.candidate_at, "
     # Looked for where nothing else is found.
     "case when a.path is null then exists (select 1 from arkvory_artifacts f where f.repository_id = r.id and not f.withheld "
     f"and f.path > :folder and f.path < :folder_end) end as folder {_NUMBERS_FROM} "

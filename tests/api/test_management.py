@@ -366,7 +366,7 @@ def test_the_last_administrator_cannot_be_lost(server: Server) -> None:
 def test_cleanup_can_be_run_by_hand(server: Server) -> None:
     answer = server.post("/api/v1/cleanup")
     assert answer.status_code == 200
-    assert set(answer.json()) == {"abandoned", "garbage", "blobs", "artifacts", "temporary"}
+    assert set(answer.json()) == {"abandoned", "garbage", "parts", "blobs", "artifacts", "temporary"}
 
 
 def test_secrets_do_not_come_back(server: Server, name: str) -> None:
