@@ -171,6 +171,8 @@ SETTINGS: tuple[Setting, ...] = (
             "cluster: for how long a process that is cut off from the database answers reads from memory, at least; never less than 5"),
     Setting("repository_creation", ("ARKVORY_REPOSITORY_CREATION",), "administrators", _creators, "who may create repositories: `administrators` or `signed-in`"),
     Setting("admin_password", ("ARKVORY_ADMIN_PASSWORD",), None, _text, "password of `admin` at the first start; empty: a random one, printed once"),
+    Setting("secret_key", ("ARKVORY_SECRET_KEY",), None, _text,
+            "signs the short-lived tokens of container clients, the same on all machines; empty: one is made in the data directory"),
     Setting("password_length", ("ARKVORY_PASSWORD_LENGTH",), 1, _count(1, 256), "fewest characters of a new password"),
     Setting("login_failures_per_name", ("ARKVORY_LOGIN_FAILURES_PER_NAME",), 20, _count(0),
             "wrong passwords of one user name before the answer is 429; 0: no limit"),
@@ -229,6 +231,7 @@ class Settings:
     unsynced_reads_seconds: float
     repository_creation: str
     admin_password: str | None
+    secret_key: str | None
     password_length: int
     login_failures_per_name: int
     login_failures_per_address: int

@@ -10,6 +10,7 @@ from flask import current_app
 
 from app.access.decision import Access
 from app.access.identity import Identities
+from app.access.passes import Passes
 from app.access.throttle import Throttle
 from app.cache.changes import Transactions
 from app.cache.installation import Installation
@@ -26,6 +27,8 @@ from app.database.engines import Database
 from app.repository.blobs import Blobs
 from app.repository.cleanup import Cleanup
 from app.repository.deleting import Editor
+from app.repository.listing import Listing
+from app.repository.promoting import Promoter
 from app.repository.publishing import Publisher
 from app.repository.reading import Reader
 from app.repository.uses import Uses
@@ -55,6 +58,7 @@ class Parts:
     transactions: Transactions
     snapshots: Snapshots
     identities: Identities
+    passes: Passes
     access: Access
     store: BlobStore
     places: Places
@@ -64,6 +68,8 @@ class Parts:
     uses: Uses
     reader: Reader
     publisher: Publisher
+    promoter: Promoter
+    listing: Listing
     editor: Editor
     cleanup: Cleanup
     # The secret by which a command on this machine is the administrator; empty: nobody is.
@@ -93,6 +99,7 @@ def build_parts(settings: Settings) -> Parts:
     blobs = Blobs(transactions, store)
     sessions = Sessions(settings, database, transactions, admission, store)
     uses = Uses(settings, transactions)
+    publisher = Publisher(database, transactions, access, places, admission, store, blobs, sessions)
     return Parts(
         settings=settings,
         database=database,
@@ -104,6 +111,7 @@ def build_parts(settings: Settings) -> Parts:
         transactions=transactions,
         snapshots=snapshots,
         identities=identities,
+        passes=Passes(settings, identities),
         access=access,
         store=store,
         places=places,
@@ -112,7 +120,9 @@ def build_parts(settings: Settings) -> Parts:
         sessions=sessions,
         uses=uses,
         reader=Reader(database, cache, snapshots, access, store, uses),
-        publisher=Publisher(database, transactions, access, places, admission, store, blobs, sessions),
+        publisher=publisher,
+        promoter=Promoter(database, access, publisher),
+        listing=Listing(database, access),
         editor=Editor(database, transactions, access, blobs),
         cleanup=Cleanup(settings, database, transactions, admission, blobs, store),
     )

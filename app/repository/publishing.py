@@ -52,7 +52,7 @@ from app.storage import BlobStore
 from app.upload.admission import Admission, Reservation
 from app.upload.places import Places
 from app.upload.receiving import Expected, Received, Receiver
-from app.upload.sessions import Held, Sessions
+from app.upload.sessions import Address, Sessions
 
 
 @dataclass(frozen=True)
@@ -214,13 +214,16 @@ class Session:
         self._reservations += reservations
         return [Linked(room, each.sha256, each.size, each.checksums) for room, each in zip(reservations, blobs, strict=True)]
 
-    def go_on(self, held: Held, expected: Expected) -> Receiver:
-        """The next bytes of an upload that takes several requests.
+    def go_on(self, address: Address, offset: int | None, expected: Expected) -> Receiver:
+        """The next bytes of an upload that takes several requests, from `offset` on where the client says so.
+
+        Raises UploadUnknown, WrongOffset or TooManyUploads, which change nothing.
 
         When this publish ends without publishing it, it is paused where that makes sense: nothing was wrong, or the client broke off,
         or it may come back later. Otherwise its bytes are given back.
         """
         publisher = self._publisher
+        held = publisher.sessions.hold(address, offset)
         receiver = Receiver(publisher.admission, publisher.store, held.reservation, expected, going_on=(held.incoming, held.progress))
         self._going_on = receiver, held.reservation
         return receiver
@@ -509,7 +512,9 @@ def _shown(
     return counts
 
 
-def _touch_packages(transaction: Transaction, repository_id: int, revision: int, shown: Mapping[Package, int]) -> Mapping[Package | None, int]:
+def _touch_packages(
+    transaction: Transaction, repository_id: int, revision: int, shown: Mapping[Package, int]
+) -> Mapping[Package | None, int]:
     """Make or find the packages' rows in the order of their names, move their revisions (C9) and count what their indexes show; the ids."""
     if shown:
         transaction.order.reach(Step.PACKAGE)

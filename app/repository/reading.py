@@ -66,6 +66,9 @@ class Gate:
     candidate_at: datetime | None = None
 
 
+Headers = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """An artifact that the caller may have; `open_blob` it to send its bytes."""
@@ -76,11 +79,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Document:
-    """A derived document: equal `etag`s mean equal bytes (C9)."""
+    """A derived document: equal `etag`s mean equal bytes (C9). `headers` belong to it, such as the link to its next page."""
 
     body: bytes
     etag: str
     content_type: str
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class Draft:
 
     write: Callable[[], bytes]
     long: bool
+    headers: Headers = ()
 
 
 class DocumentSource(Protocol):
@@ -133,7 +138,7 @@ class Reader:
         self._snapshots = snapshots
         self._access = access
         self._store = store
-        self._making: SingleFlight[bytes] = SingleFlight()
+        self._making: SingleFlight[tuple[bytes, Headers]] = SingleFlight()
 
     # -- artifacts
 
@@ -204,11 +209,11 @@ class Reader:
             revision = source.revision(connection, snapshot)
             etag = _validator(seen, incarnation, source, revision)
             made = revision is not None and etag not in known_etags
-            body = self._body(held, connection, snapshot, source, etag) if made else b""
+            body, headers = self._body(held, connection, snapshot, source, etag) if made else (b"", ())
         self._cache.observe(seen)
         if revision is None:
             raise _absent(ask)
-        document = Document(body, etag, source.content_type)
+        document = Document(body, etag, source.content_type, headers)
         if made and len(body) <= DOCUMENT_BYTES and self._cache.may_keep(snapshot.id):
             key = _document_key(snapshot.id, seen.epochs, source)
             self._cache.documents.put(key, document, tags=(keys.tag_of_repository(snapshot.id),), weight=len(body) + 500)
@@ -226,17 +231,20 @@ class Reader:
         assert seen is not None
         return snapshot, seen, incarnation
 
-    def _body(self, held: contextlib.ExitStack, connection: Connection, snapshot: Snapshot, source: DocumentSource, etag: str) -> bytes:
+    def _body(
+        self, held: contextlib.ExitStack, connection: Connection, snapshot: Snapshot, source: DocumentSource, etag: str
+    ) -> tuple[bytes, Headers]:
         """The connection goes back (`held` is closed) once the rows are read: neither writing nor waiting needs it."""
         shared = self._making.running(etag)
         if shared is not None:
             held.close()
             return shared()
 
-        def make() -> bytes:
+        def make() -> tuple[bytes, Headers]:
             draft = source.read(connection, snapshot)
             held.close()
-            return bytes(gevent.get_hub().threadpool.apply(draft.write)) if draft.long else draft.write()
+            body = bytes(gevent.get_hub().threadpool.apply(draft.write)) if draft.long else draft.write()
+            return body, draft.headers
 
         return self._making.lead(etag, make)
 

@@ -73,16 +73,17 @@ def write(connection: Connection, repository_id: int, found: Mapping[str, Sequen
         values,
     )
     connection.execute(
-        text("update arkvory_artifacts set candidate_at = null where repository_id = :id and path = any(:parts) and candidate_at is not null"),
+        text(
+            "update arkvory_artifacts set candidate_at = null "
+            "where repository_id = :id and path = any(:parts) and candidate_at is not null"
+        ),
         {"id": repository_id, "parts": [target for _, target, kind in rows if kind == PART]},
     )
 
 
 def _ids(connection: Connection, repository_id: int, paths: Sequence[str]) -> list[int]:
-    rows = connection.execute(
-        text("select id from arkvory_artifacts where repository_id = :id and path = any(:paths)"), {"id": repository_id, "paths": list(paths)}
-    )
-    return list(rows.scalars())
+    statement = text("select id from arkvory_artifacts where repository_id = :id and path = any(:paths)")
+    return list(connection.execute(statement, {"id": repository_id, "paths": list(paths)}).scalars())
 
 
 def let_go(connection: Connection, repository_id: int, artifact_ids: Sequence[int]) -> None:
@@ -127,10 +128,11 @@ def same_bytes(connection: Connection, repository_id: int, paths: Sequence[str])
 
 
 def closure(connection: Connection, repository_id: int, paths: Sequence[str]) -> list[str]:
-    """These paths and all that they need, in no order."""
+    """What is there of these paths and of all that they need, in no order."""
     statement = text(
         "with recursive needed(path) as (select unnest(cast(:paths as text[])) union "
         "select r.path from needed n join arkvory_artifacts a on a.repository_id = :id and a.path = n.path "
-        "join arkvory_references r on r.artifact_id = a.id and r.kind <> 'subject') select path from needed"
+        "join arkvory_references r on r.artifact_id = a.id and r.kind <> 'subject') select n.path from needed n "
+        "join arkvory_artifacts a on a.repository_id = :id and a.path = n.path"
     )
     return list(connection.execute(statement, {"id": repository_id, "paths": list(paths)}).scalars())
