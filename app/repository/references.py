@@ -130,7 +130,7 @@ def same_bytes(connection: Connection, repository_id: int, paths: Sequence[str])
 def closure(connection: Connection, repository_id: int, paths: Sequence[str]) -> list[str]:
     """What is there of these paths and of all that they need, in no order."""
     statement = text(
-        "with recursive needed(path) as (select unnest(cast(:paths as text[])) union "
+        "with recursive needed(path) as (select unnest(cast(:paths as text[])) collate \"C\" union "
         "select r.path from needed n join arkvory_artifacts a on a.repository_id = :id and a.path = n.path "
         "join arkvory_references r on r.artifact_id = a.id and r.kind <> 'subject') select n.path from needed n "
         "join arkvory_artifacts a on a.repository_id = :id and a.path = n.path"

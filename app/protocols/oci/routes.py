@@ -323,7 +323,8 @@ def nothing(rest: str) -> Response:
     """Also for methods that an address does not take. Nobody learns which is which without a login."""
     if scopes.caller().identity is None:
         raise Unauthenticated("this needs a login")
-    if scopes.needed(request.method, request.path) is not None:
+    wanted = scopes.needed(request.method, request.path)
+    if wanted is not None and "/" in wanted.name and request.method not in ("GET", "HEAD"):
         raise NotAllowedHere(f"this address does not take {request.method}")
     raise NotFound("there is nothing at this address")
 
