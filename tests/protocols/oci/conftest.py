@@ -37,7 +37,8 @@ def manifest_of(*layers: bytes, config: bytes = b"{}", media_type: str = MANIFES
 
 
 def index_of(*manifests: bytes, **more: Any) -> bytes:
-    return json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor(each, MANIFEST) for each in manifests], **more}).encode()
+    listed = [descriptor(each, MANIFEST) for each in manifests]
+    return json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": listed, **more}).encode()
 
 
 class Registry:

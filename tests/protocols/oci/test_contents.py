@@ -415,7 +415,9 @@ def test_a_host_name_follows_renames_and_ends_with_its_repository(registry: Regi
     assert registry.get("alpine/manifests/3", **at).status_code == 200
 
 
-@pytest.mark.parametrize(("format", "host"), [("oci", "UPPER.example"), ("oci", "host:5000"), ("oci", ""), ("oci", "a..b"), ("raw", "a.example")])
+@pytest.mark.parametrize(
+    ("format", "host"), [("oci", "UPPER.example"), ("oci", "host:5000"), ("oci", ""), ("oci", "a..b"), ("raw", "a.example")]
+)
 def test_host_names_that_are_none_are_422(registry: Registry, format: str, host: str) -> None:
     answer = registry.app.test_client().post(
         "/api/v1/repositories", json={"name": "other", "format": format, "host": host}, headers={"Authorization": "Bearer local"}
@@ -479,7 +481,8 @@ def test_promotions_that_cannot_be_change_nothing(registry: Registry) -> None:
     assert promotion(registry, {"to": "prod", "paths": ["absent"]})[0] == 404
     held(registry, f"app/manifests/{digest_of(body)}")
     assert promotion(registry, whole) == (403, "quarantined")
-    assert house.value("select count(*) from arkvory_artifacts a join arkvory_repositories r on r.id = a.repository_id where r.name = 'prod'") == 0
+    there = "select count(*) from arkvory_artifacts a join arkvory_repositories r on r.id = a.repository_id where r.name = 'prod'"
+    assert house.value(there) == 0
     house.assert_counted()
 
 
@@ -489,7 +492,8 @@ def test_files_and_versions_of_other_formats_are_promoted_too(registry: Registry
         house.repository(name)
     for path in ("a/1.txt", "a/b/2.txt", "ab.txt"):
         house.publish(path, path.encode(), "staging", caller=ADMIN)
-    assert registry.manage("POST", "repositories/staging/promotions", json={"to": "released", "paths": ["a/"]}) == {"artifacts": 2, "created": 2}
+    folder = {"to": "released", "paths": ["a/"]}
+    assert registry.manage("POST", "repositories/staging/promotions", json=folder) == {"artifacts": 2, "created": 2}
     assert registry.request("GET", "/raw/released/a/b/2.txt").data == b"a/b/2.txt"
     assert registry.request("GET", "/raw/released/ab.txt").status_code == 404
     again = {"to": "released", "paths": ["a/1.txt", "ab.txt"]}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
-
 from tests.protocols.oci.conftest import Registry, digest_of, manifest_of, refused
 from tests.support.house import ADMIN, House
 
