@@ -250,8 +250,9 @@ class Session:
         if self._going_on is None:
             return
         receiver, reservation = self._going_on
-        given_up = isinstance(error, ArkvoryError) and not isinstance(error, BodyCutShort | Later)
-        if self._published or given_up:
+        wrong = isinstance(error, ArkvoryError) and not isinstance(error, BodyCutShort | Later)
+        # The file of a whole one may be at a blob's address already: nobody writes into it again.
+        if self._published or wrong or receiver.finished:
             self._receivers.append(receiver)
             self._reservations.append(reservation)
         else:

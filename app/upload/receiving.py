@@ -108,6 +108,8 @@ class Receiver:
         self._reservation = reservation
         self._hashes: Hashes | None = Hashes((*expected.digests, *always), when_small)
         self._size = 0
+        # Its bytes are all there, and may be placed.
+        self.finished = False
         self._waiting: list[bytes | memoryview] = []
         self._flying: list[bytes | memoryview] = []
         self._spare: list[bytearray] = []
@@ -162,6 +164,7 @@ class Receiver:
         self._land()
         if self._expected.size is not None and self._size != self._expected.size:
             raise Invalid(f"the body has {self._size} bytes, {self._expected.size} were announced")
+        self.finished = True
         checksums = self._checksums()
         for name, expected in self._expected.digests.items():
             if checksums[name] != expected:
