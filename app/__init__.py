@@ -40,6 +40,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.register_blueprint(maven.blueprint)
     app.register_blueprint(pypi.blueprint)
     app.register_blueprint(oci.blueprint)
+    oci.register(app)
     api.register(app)
     shortpath.put_before(app, house, (raw.reads, maven.reads, pypi.reads, oci.reads), counts.count)
     hosts.put_before(app, house)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from flask import Response
+from flask import Flask, Response
+from werkzeug.exceptions import HTTPException
 
 from app import errors
-from app.http.errors import headers_of, status_of
-from app.http.reads import Asked
+from app.http.errors import answer_below, headers_of, status_of
+from app.http.reads import Asked, asked_now
 from app.protocols.oci.manifests import BadManifest
 from app.protocols.oci.names import BadDigest, BadName
 from app.protocols.oci.scopes import base_of, challenge, shown_name
@@ -56,6 +57,18 @@ def refusal(error: errors.ArkvoryError, asked: Asked) -> Response:
         headers |= {"Range": received_range(error.received), "Location": f"{base_of(asked)}/v2/{shown_name(asked.environ, asked.path[4:])}"}
     detail = error.paths[:100] if isinstance(error, errors.MissingParts) else None
     return envelope(_status(error), _code(error, asked.path), error.message, headers, detail)
+
+
+def register(app: Flask) -> None:
+    """In this form too: what goes wrong before any route is found."""
+    answer_below(app, "/v2/", {errors.ArkvoryError: lambda error: refusal(error, asked_now()), HTTPException: _http_refusal})
+
+
+def _http_refusal(error: HTTPException) -> Response:
+    answer = error.get_response()
+    kept = {name: value for name, value in answer.headers if name == "Allow"}
+    code = "UNSUPPORTED" if answer.status_code == 405 else "NAME_UNKNOWN" if answer.status_code == 404 else "NAME_INVALID"
+    return envelope(answer.status_code, code, error.description or error.name, kept | VERSION)
 
 
 def envelope(status: int, code: str, message: str, headers: Mapping[str, str], detail: object = None) -> Response:

@@ -17,7 +17,7 @@ from app.http.preconditions import conditions
 from app.http.reads import Asked, Description, DocumentRead, FileRead, Read, Reads, asked_now
 from app.protocols.oci import scopes, tokens
 from app.protocols.oci.documents import ReferrerList, TagList, next_link
-from app.protocols.oci.errors import VERSION, received_range, refusal
+from app.protocols.oci.errors import VERSION, received_range, refusal, register
 from app.protocols.oci.manifests import MOST_BYTES
 from app.protocols.oci.names import (
     Digest,
@@ -348,3 +348,6 @@ def _address(below: str) -> str:
 def _json(document: object) -> Response:
     return Response(json.dumps(document), 200, VERSION | {"Cache-Control": "no-store"}, content_type="application/json")
 
+
+
+__all__ = ["blueprint", "reads", "register"]

@@ -297,7 +297,7 @@ def test_hostile_tags_are_400_for_writes_and_unknown_for_reads(registry: Registr
 
 def test_paths_that_leave_their_folder_are_400(registry: Registry) -> None:
     for path in ("/v2/oci/../app/manifests/latest", "/v2/oci/app/%2e%2e/manifests/x", "/v2/oci/app%00/manifests/x"):
-        assert registry.get(path, environ_overrides={"RAW_URI": path}).status_code == 400
+        assert refused(registry.get(path, environ_overrides={"RAW_URI": path}))[0] == 400
 
 
 def test_what_is_not_there_is_404_and_what_is_not_taken_405(registry: Registry) -> None:
@@ -307,3 +307,11 @@ def test_what_is_not_there_is_404_and_what_is_not_taken_405(registry: Registry) 
     answer = registry.post("oci/app/manifests/latest")
     assert refused(answer) == (405, "UNSUPPORTED")
     assert "GET" in answer.headers["Allow"]
+
+
+def test_an_upload_that_another_request_keeps_is_429(registry: Registry) -> None:
+    upload = registry.begin()
+    registry.house.rows("update arkvory_uploads set holder = gen_random_uuid(), held_until = now() + interval '1 minute'")
+    answer = registry.patch(upload, b"more")
+    assert refused(answer) == (429, "TOOMANYREQUESTS")
+    assert answer.headers["Retry-After"] == "1"
