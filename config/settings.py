@@ -172,7 +172,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("repository_creation", ("ARKVORY_REPOSITORY_CREATION",), "administrators", _creators, "who may create repositories: `administrators` or `signed-in`"),
     Setting("admin_password", ("ARKVORY_ADMIN_PASSWORD",), None, _text, "password of `admin` at the first start; empty: a random one, printed once"),
     Setting("secret_key", ("ARKVORY_SECRET_KEY",), None, _text,
-            "signs the short-lived tokens of container clients, the same on all machines; empty: one is made in the data directory"),
+            "signs the short-lived tokens of container clients; empty: a key that is made beside the blobs"),
     Setting("password_length", ("ARKVORY_PASSWORD_LENGTH",), 1, _count(1, 256), "fewest characters of a new password"),
     Setting("login_failures_per_name", ("ARKVORY_LOGIN_FAILURES_PER_NAME",), 20, _count(0),
             "wrong passwords of one user name before the answer is 429; 0: no limit"),

@@ -60,7 +60,7 @@ class Promoter:
             check_online(snapshot)
             copies = self._select(connection, caller, snapshot, selection)
         into = Target(snapshot.format, target, caller)
-        with self._publisher.begin(into, None) as session:
+        with self._publisher.begin(into, None, links=True) as session:
             if session.snapshot.id == snapshot.id:
                 raise Invalid("source and target are the same repository", field="to")
             published = _publish(session, copies)

@@ -296,9 +296,9 @@ class Publisher:
 
     @contextlib.contextmanager
     def begin(
-        self, target: Target, path: str | None, conditions: Conditions | None = None, size: int | None = None
+        self, target: Target, path: str | None, conditions: Conditions | None = None, size: int | None = None, *, links: bool = False
     ) -> Iterator[Session]:
-        """Everything that can be refused before the body is read, then a place.
+        """Everything that can be refused before the body is read, then a place; one that only `links` moves no bytes, and needs none.
 
         `path` is where the file goes; null when its name comes with the body, which is then judged at the commit.
         `size` is that of the body in bytes, where it is known.
@@ -307,7 +307,8 @@ class Publisher:
         """
         snapshot = self.may_publish(target, path, conditions, size)
         place = contextlib.ExitStack()
-        place.enter_context(self._places.take(target.caller.upload_key))
+        if not links:
+            place.enter_context(self._places.take(target.caller.upload_key))
         with Session(self, target, snapshot, place) as session:
             yield session
 

@@ -18,7 +18,7 @@ from sqlalchemy import Row, text
 from app.cache.changes import Transactions
 from app.database.engines import Database
 from app.database.locks import Step
-from app.errors import TooManyUploads, UploadUnknown, WrongOffset
+from app.errors import ArkvoryError, TooManyUploads, UploadUnknown, WrongOffset
 from app.storage import BlobStore, Incoming
 from app.upload.admission import Admission, Reservation
 from app.upload.receiving import Hashes, Progress
@@ -86,7 +86,11 @@ class Sessions:
         if offset not in (None, row.received):
             self._let_go(reservation, row.received)
             raise WrongOffset(f"this upload has {row.received} bytes, and goes on behind them", row.received)
-        incoming = self._pool.apply(self._store.resume, (address.id, row.received))
+        try:
+            incoming = self._pool.apply(self._store.resume, (address.id, row.received))
+        except ArkvoryError:
+            self._let_go(reservation, row.received)
+            raise
         if incoming is None:
             self._admission.release([address.id])
             raise _unknown()

@@ -185,7 +185,7 @@ def _mounted(target: Target, image: str, digest: Digest, source: str) -> Respons
     if found is None:
         return None
     path = blob_path(image, digest)
-    with parts().publisher.begin(target, path) as session:
+    with parts().publisher.begin(target, path, links=True) as session:
         (linked,) = session.link([found])
         session.publish([NewFile(path, linked, BLOB_TYPE, is_part=True)])
     return _stored_blob(target, image, digest)

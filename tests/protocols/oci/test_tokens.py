@@ -222,7 +222,7 @@ def test_tokens_are_for_the_registry_alone(registry: Registry) -> None:
 def test_the_key_of_tokens_is_made_once_and_outlives_the_process(registry: Registry, database_url: str, tmp_path: Path) -> None:
     user(registry.house, "ada", "read")
     auth = token(registry, "repository:oci/app:pull", auth=basic("ada"))
-    assert (tmp_path / "data" / "secret.key").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "data" / "blobs" / "secret.key").stat().st_mode & 0o777 == 0o600
     second = Registry(registry.house, database_url, tmp_path / "data")
     try:
         assert second.get("", auth=auth).status_code == 200
