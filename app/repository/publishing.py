@@ -376,11 +376,8 @@ class Publisher:
             _check_for_repetition(now, settings, files, currents)
             stale = _stale_companions(connection, now, files, currents)
             references = _references(connection, now, files)
-            apply_rules(connection, now, [each.path for each in files], target.caller)
-            if references:
-                new = {each.path for each, current in zip(files, currents, strict=True) if current is None}
-                spread_holds(connection, snapshot.id, references, new)
-            held = held_paths(connection, snapshot.id, [each.path for each in files])
+            new = {each.path for each, current in zip(files, currents, strict=True) if current is None}
+            held = _hold(connection, now, [each.path for each in files], target.caller, references, new)
             epochs = transaction.advance(snapshot.id, "content", paths=[each.path for each in files])
             gone = [*currents, *(each for _, each in stale)]
             packages = _touch_packages(transaction, snapshot.id, epochs.content, _shown(files, currents, stale, held, package))
@@ -402,6 +399,21 @@ class Publisher:
             states |= {each.upload_id: UploadState("garbage") for each in gone if each is not None}
             transaction.settle_uploads(states)
         return published
+
+
+def _hold(
+    connection: Connection,
+    snapshot: Snapshot,
+    paths: Sequence[str],
+    caller: Caller,
+    references: Mapping[str, Sequence[tuple[str, str]]],
+    new: set[str],
+) -> frozenset[str]:
+    """Which of these paths are held from the publish on."""
+    apply_rules(connection, snapshot, paths, caller)
+    if references:
+        spread_holds(connection, snapshot.id, references, new)
+    return held_paths(connection, snapshot.id, paths)
 
 
 def delete_rows(connection: Connection, repository_id: int, upload_ids: Sequence[Any]) -> None:
