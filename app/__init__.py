@@ -20,10 +20,11 @@ def create_app(settings: Settings | None = None) -> Flask:
     from flask import Flask
 
     from app import api
-    from app.http import errors, health, metrics, paths, shortpath
+    from app.http import errors, health, hosts, metrics, paths, shortpath
     from app.http.parts import build_parts
     from app.jobs import lifecycle
     from app.protocols.maven import routes as maven
+    from app.protocols.oci import routes as oci
     from app.protocols.pypi import routes as pypi
     from app.protocols.raw import routes as raw
     from config import Settings as Configuration
@@ -38,7 +39,10 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.register_blueprint(raw.blueprint)
     app.register_blueprint(maven.blueprint)
     app.register_blueprint(pypi.blueprint)
+    app.register_blueprint(oci.blueprint)
+    oci.register(app)
     api.register(app)
-    shortpath.put_before(app, house, (raw.reads, maven.reads, pypi.reads), counts.count)
+    shortpath.put_before(app, house, (raw.reads, maven.reads, pypi.reads, oci.reads), counts.count)
+    hosts.put_before(app, house)
     app.extensions["arkvory.lifecycle"] = lifecycle.attach(app, house)
     return app

@@ -4,15 +4,19 @@
     ├── Invalid              the request itself is wrong
     │   ├── InvalidPath      a path that no artifact can have
     │   ├── DigestMismatch   the bytes are not those that the client announced
-    │   └── BodyCutShort     the body ended before its length
+    │   ├── BodyCutShort     the body ended before its length
+    │   └── MissingParts     what is published names parts that are not there
     ├── Unauthenticated      no credential, or a wrong one
     ├── Forbidden            a known identity without the right
     │   └── Quarantined      withheld from everyone until someone releases it
     ├── NotFound             nothing there, or nothing that the caller may know of
+    │   └── UploadUnknown    no such upload: ended, expired, or somebody else's
     ├── Conflict             what is there forbids it
     │   ├── AlreadyExists
     │   ├── NotAllowedHere   this repository does not do that (read only, wrong kind)
-    │   └── PreconditionFailed
+    │   ├── PreconditionFailed
+    │   ├── WrongOffset      the bytes are not those that come next in their upload
+    │   └── StillNeeded      something else refers to it
     ├── TooLarge             larger than the server accepts
     ├── CapacitySpent        no room: the server's capacity, its disk or the repository's quota
     └── Later                come back later
@@ -31,6 +35,7 @@ Each class has a stable `code`, the one that the management API shows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -64,6 +69,16 @@ class BodyCutShort(Invalid):
     code = "body_cut_short"
 
 
+class MissingParts(Invalid):
+    """`paths` are those that nothing is at."""
+
+    code = "missing_parts"
+
+    def __init__(self, message: str, paths: Sequence[str]) -> None:
+        super().__init__(message)
+        self.paths = paths
+
+
 class Unauthenticated(ArkvoryError):
     code = "unauthenticated"
 
@@ -88,6 +103,10 @@ class IsFolder(NotFound):
         self.path = path
 
 
+class UploadUnknown(NotFound):
+    code = "upload_unknown"
+
+
 class Conflict(ArkvoryError):
     code = "conflict"
 
@@ -102,6 +121,20 @@ class NotAllowedHere(Conflict):
 
 class PreconditionFailed(Conflict):
     code = "precondition_failed"
+
+
+class WrongOffset(Conflict):
+    """`received` bytes are there."""
+
+    code = "wrong_offset"
+
+    def __init__(self, message: str, received: int) -> None:
+        super().__init__(message)
+        self.received = received
+
+
+class StillNeeded(Conflict):
+    code = "still_needed"
 
 
 class TooLarge(ArkvoryError):

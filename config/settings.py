@@ -156,6 +156,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("blob_grace_seconds", ("ARKVORY_BLOB_GRACE_SECONDS",), 3600.0, _seconds, "age at which replaced and unreferenced bytes leave the disk"),
     Setting("cleanup_seconds", ("ARKVORY_CLEANUP_SECONDS",), 60.0, _seconds, "pause between two runs of the cleanup"),
     Setting("upload_lease_seconds", ("ARKVORY_UPLOAD_LEASE_SECONDS",), 120.0, _seconds, "age at which an upload of a dead process counts as abandoned"),
+    Setting("upload_session_seconds", ("ARKVORY_UPLOAD_SESSION_SECONDS",), 3600.0, _seconds,
+            "longest pause between two requests of an upload that takes several; then its bytes are given back"),
     Setting("header_seconds", ("ARKVORY_HEADER_SECONDS",), 20.0, _seconds, "longest time a client may take to send its request headers"),
     Setting("idle_seconds", ("ARKVORY_IDLE_SECONDS",), 60.0, _seconds, "longest silence of a client while a body moves"),
     Setting("least_body_rate", ("ARKVORY_LEAST_BODY_RATE",), 1024, _count(0), "bytes per second below which a request body counts as stalled"),
@@ -169,6 +171,8 @@ SETTINGS: tuple[Setting, ...] = (
             "cluster: for how long a process that is cut off from the database answers reads from memory, at least; never less than 5"),
     Setting("repository_creation", ("ARKVORY_REPOSITORY_CREATION",), "administrators", _creators, "who may create repositories: `administrators` or `signed-in`"),
     Setting("admin_password", ("ARKVORY_ADMIN_PASSWORD",), None, _text, "password of `admin` at the first start; empty: a random one, printed once"),
+    Setting("secret_key", ("ARKVORY_SECRET_KEY",), None, _text,
+            "signs the short-lived tokens of container clients; empty: a key that is made beside the blobs"),
     Setting("password_length", ("ARKVORY_PASSWORD_LENGTH",), 1, _count(1, 256), "fewest characters of a new password"),
     Setting("login_failures_per_name", ("ARKVORY_LOGIN_FAILURES_PER_NAME",), 20, _count(0),
             "wrong passwords of one user name before the answer is 429; 0: no limit"),
@@ -214,6 +218,7 @@ class Settings:
     blob_grace_seconds: float
     cleanup_seconds: float
     upload_lease_seconds: float
+    upload_session_seconds: float
     header_seconds: float
     idle_seconds: float
     least_body_rate: int
@@ -226,6 +231,7 @@ class Settings:
     unsynced_reads_seconds: float
     repository_creation: str
     admin_password: str | None
+    secret_key: str | None
     password_length: int
     login_failures_per_name: int
     login_failures_per_address: int

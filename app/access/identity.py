@@ -56,6 +56,15 @@ class Credential:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """A credential that was presented before: a `token` or `deploy` token by its id, or a `user` with a digest of the stored password."""
+
+    kind: str
+    id: int
+    proof: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TokenScope:
     """What a token allows at most; `repositories` null means all, `expires_at` is seconds since 1970."""
 
@@ -238,6 +247,9 @@ class Digests:
         name = "" if credential.is_token else credential.name
         return self._keyed(f"{len(name)}:{name}{credential.secret}", b"credential")
 
+    def of_reference(self, reference: Reference) -> bytes:
+        return self._keyed(repr(reference), b"reference")
+
     def of_form(self, form: str) -> bytes | None:
         """The digest of the credential that stands in it; null for one that was not remembered."""
         key = self._keyed(form, b"form")
@@ -278,11 +290,14 @@ class Identities:
     def fetch(self, digest: bytes, credential: Credential, address: str) -> Identity:
         """From the database. Raises as `identify`."""
         identity = self._by_token(credential) if credential.is_token else self._by_password(credential, digest, address)
+        self._keep(digest, identity)
+        return identity
+
+    def _keep(self, digest: bytes, identity: Identity) -> None:
         if identity.deploy is None:
             self._cache.observe_user(identity.user_id, identity.revision)
         if self.is_current(identity):
             self._cache.identities.put(keys.for_identity(digest), identity, tags=(_tag(identity),))
-        return identity
 
     def read_again(self, connection: Connection, identity: Identity) -> Identity:
         """The same credential judged by what `connection` reads now (C8, C10). Raises Unauthenticated."""
@@ -298,6 +313,17 @@ class Identities:
         if row is None or row.disabled or row.password_hash != identity.proof:
             raise Unauthenticated(WRONG)
         return _user_identity(row)
+
+    def recall(self, reference: Reference) -> Identity:
+        """Whom a reference stands for now. Raises Unauthenticated when the credential that it was made of is not good any more."""
+        digest = self.digests.of_reference(reference)
+        kept = self.kept(digest)
+        if kept is not None:
+            return kept
+        with self._database.read() as connection:
+            identity = _recalled(connection, reference)
+        self._keep(digest, identity)
+        return identity
 
     def is_current(self, identity: Identity | None) -> bool:
         """Whether nothing that this process knows of has ended or changed it since it was read, nor may have (C2)."""
@@ -331,6 +357,33 @@ class Identities:
         if not self.passwords.matches(digest, credential, stored, address) or row is None or row.disabled:
             raise Unauthenticated(WRONG)
         return _user_identity(row)
+
+
+def reference_to(identity: Identity) -> Reference:
+    """What stands for the credential by which this identity was found. Raises Unauthenticated for one that cannot be referred to."""
+    if identity is LOCAL:
+        raise Unauthenticated("a command of this machine has no credential that another client could use")
+    if identity.deploy is not None:
+        return Reference("deploy", identity.deploy.id)
+    if identity.token is not None:
+        return Reference("token", identity.token.id)
+    return Reference("user", identity.user_id, _proof_digest(identity.proof))
+
+
+def _proof_digest(proof: str | None) -> str:
+    return hashlib.sha256((proof or "").encode()).hexdigest()[:32]
+
+
+def _recalled(connection: Connection, reference: Reference) -> Identity:
+    number = {"id": reference.id}
+    if reference.kind == "deploy":
+        return _deploy_identity(connection.execute(text(f"{_DEPLOY_QUERY} where d.id = :id"), number).first())
+    if reference.kind == "token":
+        return _token_identity(connection.execute(text(f"{_TOKEN_QUERY} where t.id = :id"), number).first())
+    row = connection.execute(text(f"{_USER_QUERY} where u.id = :id"), number).first()
+    if row is None or row.disabled or row.password_hash is None or _proof_digest(row.password_hash) != reference.proof:
+        raise Unauthenticated(WRONG)
+    return _user_identity(row)
 
 
 _USER_QUERY = "select u.id, u.name, u.administrator, u.disabled, u.revision, u.password_hash from arkvory_users u"

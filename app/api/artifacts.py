@@ -8,10 +8,11 @@ from app.api.answers import Document, artifact_document, page_document
 from app.api.blueprints import Blueprint
 from app.api.management import management
 from app.api.parsing import key_of, one
-from app.api.schemas import ArtifactOut, ArtifactsQuery, FoundOut, SearchQuery, listed
+from app.api.schemas import ArtifactOut, ArtifactsQuery, FoundOut, PromotionIn, PromotionOut, SearchQuery, listed
 from app.http.identity import caller
 from app.http.parts import parts
 from app.repository.listing import Filter
+from app.repository.promoting import Selection
 from app.repository.publishing import Target
 
 blueprint = Blueprint("artifacts", "What is in repositories")
@@ -40,6 +41,15 @@ def delete_artifact(name: str, path: str) -> None:
     """Delete one artifact, and what belongs to it"""
     format_name = management().listing.format(caller(), name)
     parts().editor.delete(Target(format_name, name, caller()), [path])
+
+
+@blueprint.route("/repositories/<name>/promotions", methods=["POST"])
+@blueprint.arguments(PromotionIn)
+@blueprint.response(200, PromotionOut)
+def promote(body: dict[str, Any], name: str) -> Any:
+    """Copy artifacts, or a version of a package, to another repository without moving bytes; all or nothing"""
+    selection = Selection(body["paths"], body["package"], body["version"])
+    return parts().promoter.promote(caller(), name, body["to"], selection)
 
 
 @blueprint.route("/search")

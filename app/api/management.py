@@ -60,7 +60,7 @@ def _build() -> Management:
         roles=Roles(house.database, house.transactions, house.identities),
         deploy_tokens=DeployTokens(house.database, house.transactions, house.access),
         registry=Registry(house.settings, house.database, house.transactions, house.access),
-        listing=Listing(house.database, house.access),
+        listing=house.listing,
         quarantine=Quarantine(house.database, house.transactions, house.access),
         scrub=Scrub(house.database, house.store),
         inspection=Inspection(house.database, house.identities, house.cache, house.snapshots, lambda: house.loop),

@@ -12,7 +12,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from app.errors import ArkvoryError, Invalid
-from app.http.errors import headers_of, is_api, status_of
+from app.http.errors import answer_below, headers_of, status_of
 
 log = logging.getLogger(__name__)
 
@@ -27,21 +27,8 @@ _KEPT_HEADERS = {"allow", "location", "retry-after", "www-authenticate"}
 
 
 def register(app: Flask) -> None:
-    """Answer below /api ourselves; elsewhere whoever was registered before goes on answering."""
-    handlers = app.error_handler_spec[None][None]
-    for kind, render in ((ArkvoryError, _domain_problem), (HTTPException, _http_problem), (Exception, _failure)):
-        app.register_error_handler(kind, _only_below_api(render, handlers.get(kind)))
-
-
-def _only_below_api(render: Any, otherwise: Any) -> Any:
-    def answer(error: Exception) -> Any:
-        if is_api(request):
-            return render(error)
-        if otherwise is None:
-            raise error
-        return otherwise(error)
-
-    return answer
+    """Answer below /api ourselves."""
+    answer_below(app, "/api/", {ArkvoryError: _domain_problem, HTTPException: _http_problem, Exception: _failure})
 
 
 def _domain_problem(error: ArkvoryError) -> Response:

@@ -15,7 +15,7 @@ from app.errors import Invalid
 from app.http.responses import json_time
 from app.repository.formats import FORMATS, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.names import check_path
-from app.repository.registry import MOST_QUOTA, STATUSES
+from app.repository.registry import LONGEST_PATTERN, MOST_PATTERNS, MOST_QUOTA, STATUSES
 
 MIB = 1024 * 1024
 
@@ -86,6 +86,12 @@ class TokensQuery(PageQuery):
 class SettingsIn(Schema):
     write_policy = fields.String(allow_none=True, validate=OneOf(WRITE_POLICIES))
     version_policy = fields.String(allow_none=True, validate=OneOf(VERSION_POLICIES), metadata={"description": "of Maven repositories"})
+    immutable_tags = fields.List(
+        Words(validate=Length(1, LONGEST_PATTERN)),
+        allow_none=True,
+        validate=Length(0, MOST_PATTERNS),
+        metadata={"description": "of OCI repositories: patterns of tags that stay what they are, such as v*"},
+    )
 
 
 class NewRepositoryIn(Schema):
@@ -96,6 +102,7 @@ class NewRepositoryIn(Schema):
     status = fields.String(load_default="online", validate=OneOf(STATUSES))
     quota_bytes = _whole(0, MOST_QUOTA, load_default=None, allow_none=True)
     settings = fields.Nested(SettingsIn, load_default=dict)
+    host = Words(load_default=None, allow_none=True, metadata={"description": "of OCI repositories: a host name that means this one"})
 
 
 class RepositoryChangeIn(Schema):
@@ -104,6 +111,7 @@ class RepositoryChangeIn(Schema):
     status = fields.String(validate=OneOf(STATUSES))
     quota_bytes = _whole(0, MOST_QUOTA, allow_none=True)
     settings = fields.Nested(SettingsIn)
+    host = Words(allow_none=True)
 
 
 class EpochsOut(Schema):
@@ -121,11 +129,24 @@ class RepositoryOut(Schema):
     public = fields.Boolean()
     quota_bytes = fields.Integer(allow_none=True)
     settings = fields.Dict()
+    host = fields.String(allow_none=True)
     epochs = fields.Nested(EpochsOut)
     creator = fields.String(allow_none=True)
     created_at = Instant()
     updated_at = Instant()
     url = fields.Url(metadata={"description": "where clients are pointed at"})
+
+
+class PromotionIn(Schema):
+    to = Words(required=True, metadata={"description": "the repository that it is copied to, of the same format"})
+    paths = fields.List(Words(), load_default=list, metadata={"description": "artifacts; one that ends in a slash means all below it"})
+    package = Words(load_default=None, allow_none=True, metadata={"description": "in place of paths: an image, a project, a module"})
+    version = Words(load_default=None, allow_none=True, metadata={"description": "of the package: a tag, a version; null: all of them"})
+
+
+class PromotionOut(Schema):
+    artifacts = fields.Integer(metadata={"description": "how many were copied"})
+    created = fields.Integer(metadata={"description": "how many of them are new there"})
 
 
 class QuarantineOut(Schema):
@@ -328,6 +349,7 @@ class SwitchesOut(Schema):
 
 class CleanedOut(Schema):
     abandoned = fields.Integer(metadata={"description": "uploads given up"})
+    parts = fields.Integer(metadata={"description": "parts that nothing refers to any more"})
     garbage = fields.Integer(metadata={"description": "uploads whose bytes were replaced or deleted"})
     blobs = fields.Integer(metadata={"description": "blobs deleted from the disk"})
     artifacts = fields.Integer(metadata={"description": "artifacts of deleted repositories"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
@@ -38,6 +39,23 @@ class Installation:
         # C3: under the epoch that the query itself read; one that is below the view is not used above.
         self._cache.installation.put(keys.SWITCHES, found)
         return found
+
+    def hosts(self) -> Mapping[str, str]:
+        """Repositories by the host names that mean them, under the installation's epoch too. Raises Unavailable."""
+        kept: tuple[int, Mapping[str, str]] | None = self._cache.installation.get(keys.HOSTS)
+        if kept is not None and kept[0] >= self._cache.view.installation and not self._cache.doubts.installation:
+            return kept[1]
+        with self._database.read() as connection:
+            epoch, hosts = connection.execute(_HOSTS).one()
+        self._cache.observe_installation(epoch)
+        self._cache.installation.put(keys.HOSTS, (epoch, hosts))
+        return dict(hosts)
+
+
+_HOSTS = text(
+    "select i.epoch, (select coalesce(jsonb_object_agg(r.host, r.name), '{}'::jsonb) from arkvory_repositories r "
+    "where r.tenant = 'default' and r.host is not null and r.deleted_at is null) from arkvory_installation i where i.id = 1"
+)
 
 
 def read_switches(connection: Connection) -> Switches:

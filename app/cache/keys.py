@@ -11,8 +11,9 @@ from collections.abc import Hashable
 from app.cache.regions import Tag
 from app.cache.view import Epochs
 
-# The one entry of the installation's region; its epoch stands in the value.
+# The entries of the installation's region; its epoch stands in their values.
 SWITCHES: Hashable = "switches"
+HOSTS: Hashable = "hosts"
 
 
 def for_snapshot(tenant: str, name: str) -> Hashable:

@@ -84,7 +84,7 @@ class Cache:
         self.gates: Region[Any] = Region("gate", capacity=100_000, lifetime=60)
         self.absences: Region[bool] = Region("gate_absent", capacity=100_000, lifetime=MISSING_LIFETIME)
         self.documents: Region[Any] = Region("derived_document", capacity=50_000, lifetime=3600, capacity_bytes=64 * 1024 * 1024)
-        self.installation: Region[Any] = Region("installation", capacity=1, lifetime=math.inf)
+        self.installation: Region[Any] = Region("installation", capacity=2, lifetime=math.inf)
 
     @property
     def regions(self) -> tuple[Region[Any], ...]:

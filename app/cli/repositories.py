@@ -9,6 +9,7 @@ import click
 from app.cli.connection import Server
 from app.cli.output import field, on_server, prints, show, show_list, size
 
+FORMAT = click.Choice(["raw", "maven", "oci", "pypi"])
 PERMISSION = click.Choice(["read", "write", "delete", "manage"])
 DEPLOY_PERMISSION = click.Choice(["read", "write", "delete"])
 STATUS = click.Choice(["online", "offline", "maintenance"])
@@ -17,7 +18,7 @@ VERSION_POLICY = click.Choice(["release", "snapshot", "mixed"])
 
 _REPOSITORIES = (field("name"), field("format"), field("kind"), field("status"), field("public"), field("url"))
 _REPOSITORY = (
-    *_REPOSITORIES, field("quota_bytes"), field("settings"), field("creator"), field("created_at"), field("updated_at"),
+    *_REPOSITORIES, field("quota_bytes"), field("settings"), field("host"), field("creator"), field("created_at"), field("updated_at"),
 )  # fmt: skip
 _RULES = (field("id"), field("subject"), field("permissions"), field("path_prefix"))
 _DEPLOY_TOKENS = (
@@ -36,7 +37,11 @@ _USAGE = (
     ("QUOTA", lambda usage: size(usage["quota_bytes"])),
     field("artifacts"),
 )
-_CLEANED = tuple(field(name) for name in ("abandoned", "garbage", "blobs", "artifacts", "temporary"))
+_CLEANED = tuple(field(name) for name in ("abandoned", "garbage", "parts", "blobs", "artifacts", "temporary"))
+_immutable_tags = click.option(
+    "--immutable-tag", "immutable_tags", multiple=True, metavar="PATTERN", help="Tags of images that stay what they are, such as v*."
+)
+_PROMOTED = (field("artifacts"), field("created"))
 _limit = click.option("--limit", type=click.IntRange(1), help="Show at most so many.")
 
 
@@ -63,11 +68,13 @@ def repo() -> None:
 
 @repo.command("create")
 @click.argument("name")
-@click.option("--format", "format_", required=True, type=click.Choice(["raw", "maven", "pypi"]), help="What it holds.")
+@click.option("--format", "format_", required=True, type=FORMAT, help="What it holds.")
 @click.option("--public", is_flag=True, help="Let anyone read.")
 @click.option("--quota", type=Bytes(), help="Most bytes that it may hold, such as 20G.")
 @click.option("--write-policy", type=WRITE_POLICY, help="Instead of the format's own.")
 @click.option("--version-policy", type=VERSION_POLICY, help="Which versions a Maven repository takes (mixed).")
+@_immutable_tags
+@click.option("--host", help="A host name that means this OCI repository: images without a prefix.")
 @prints
 @on_server
 def create_repository(
@@ -78,16 +85,19 @@ def create_repository(
     quota: int | None,
     write_policy: str | None,
     version_policy: str | None,
+    immutable_tags: tuple[str, ...],
+    host: str | None,
     as_json: bool,
 ) -> None:
     """Create a hosted repository."""
-    settings = _given(write_policy=write_policy, version_policy=version_policy)
+    settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
     body = {"name": name, "format": format_, "kind": "hosted", "public": public, "quota_bytes": quota, "settings": settings}
+    body |= _given(host=host)
     show(server.call("POST", "repositories", body=body), _REPOSITORY, as_json=as_json)
 
 
 @repo.command("list")
-@click.option("--format", "format_", type=click.Choice(["raw", "maven", "pypi"]), help="Only those of this format.")
+@click.option("--format", "format_", type=FORMAT, help="Only those of this format.")
 @_limit
 @prints
 @on_server
@@ -114,6 +124,10 @@ def show_repository(server: Server, name: str, as_json: bool) -> None:
 @click.option("--no-quota", is_flag=True, help="Take the quota away.")
 @click.option("--write-policy", type=WRITE_POLICY)
 @click.option("--version-policy", type=VERSION_POLICY)
+@_immutable_tags
+@click.option("--no-immutable-tags", is_flag=True, help="Let all tags move again.")
+@click.option("--host", help="A host name that means this OCI repository.")
+@click.option("--no-host", is_flag=True, help="Let no host name mean it.")
 @prints
 @on_server
 def update_repository(
@@ -126,15 +140,24 @@ def update_repository(
     no_quota: bool,
     write_policy: str | None,
     version_policy: str | None,
+    immutable_tags: tuple[str, ...],
+    no_immutable_tags: bool,
+    host: str | None,
+    no_host: bool,
     as_json: bool,
 ) -> None:
     """Change a repository; binds on the next request."""
-    if quota is not None and no_quota:
-        raise click.UsageError("--quota and --no-quota contradict each other")
-    body = _given(name=rename, status=status, public=public, quota_bytes=quota)
-    if no_quota:
-        body["quota_bytes"] = None
-    if settings := _given(write_policy=write_policy, version_policy=version_policy):
+    for given, taken_away, option in (
+        (quota is not None, no_quota, "quota"), (bool(immutable_tags), no_immutable_tags, "immutable-tags"), (bool(host), no_host, "host"),
+    ):  # fmt: skip
+        if given and taken_away:
+            raise click.UsageError(f"--{option.removesuffix('s')} and --no-{option} contradict each other")
+    body = _given(name=rename, status=status, public=public, quota_bytes=quota, host=host)
+    body |= {"quota_bytes": None} if no_quota else {}
+    body |= {"host": None} if no_host else {}
+    settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
+    settings |= {"immutable_tags": None} if no_immutable_tags else {}
+    if settings:
         body["settings"] = settings
     show(server.call("PATCH", "repositories", name, body=body), _REPOSITORY, as_json=as_json)
 
@@ -153,6 +176,22 @@ def delete_repository(server: Server, name: str, yes: bool) -> None:
     if not yes:
         click.confirm(f"Delete repository {name} and all that is in it?", abort=True)
     server.call("DELETE", "repositories", name)
+
+
+@repo.command("promote")
+@click.argument("source")
+@click.argument("target")
+@click.option("--package", help="An image, a Python project, a Maven module (group:artifact).")
+@click.option("--version", help="Of the package: a tag, a version. Without it: all of them.")
+@click.option("--path", "paths", multiple=True, help="Instead of a package: an artifact; with a slash at its end, all below it.")
+@prints
+@on_server
+def promote(
+    server: Server, source: str, target: str, package: str | None, version: str | None, paths: tuple[str, ...], as_json: bool
+) -> None:
+    """Copy from SOURCE to TARGET, of the same format, without moving bytes."""
+    body = {"to": target, "paths": list(paths), "package": package, "version": version}
+    show(server.call("POST", "repositories", source, "promotions", body=body), _PROMOTED, as_json=as_json)
 
 
 @click.group()

@@ -152,11 +152,14 @@ repositories = Table(
     _at("deleted_at", nullable=True),
     # The latest date that a deleted artifact showed: what is stored after it gets a later second.
     _at("last_date_deleted", nullable=True),
+    # A host name whose addresses all mean this repository (a registry mirror).
+    Column("host", EXACT),
     CheckConstraint("status in ('online', 'offline', 'maintenance')", name="status"),
     CheckConstraint("kind in ('hosted', 'proxy', 'group')", name="kind"),
     CheckConstraint("quota_bytes >= 0", name="quota"),
     # A deleted repository keeps its row until the sweep is through; its name is free at once.
     Index("uq_arkvory_repositories_live_name", "tenant", "name", unique=True, postgresql_where=text("deleted_at is null")),
+    Index("uq_arkvory_repositories_live_host", "host", unique=True, postgresql_where=text("deleted_at is null and host is not null")),
     Index("ix_arkvory_repositories_deleted", "id", postgresql_where=text("deleted_at is not null")),
 )
 
@@ -290,12 +293,27 @@ artifacts = Table(
     _at("updated_at"),
     # What Last-Modified says: like `updated_at`, but never twice the same second for other bytes.
     _at("dated_at"),
+    # Of what only references keep: since when none may be left (null while one surely is); a hint, as for blobs.
+    _at("candidate_at", nullable=True),
     CheckConstraint("octet_length(path) between 1 and 1024", name="path"),
     UniqueConstraint("repository_id", "path"),
     Index(None, "blob_id"),
     Index("ix_arkvory_artifacts_package", "package_id", "path", postgresql_where=text("package_id is not null")),
     # Plugins and archetypes: few among many.
     Index("ix_arkvory_artifacts_maven", "repository_id", "path", postgresql_where=text("metadata ? 'maven'")),
+    Index("ix_arkvory_artifacts_candidates", "candidate_at", postgresql_where=text("candidate_at is not null")),
+)
+
+# What an artifact refers to, by path in its own repository; the kinds are told in `repository/references.py`.
+references = Table(
+    "arkvory_references",
+    metadata,
+    Column("artifact_id", BigInteger, ForeignKey("arkvory_artifacts.id", ondelete="CASCADE"), primary_key=True),
+    Column("repository_id", BigInteger, nullable=False),
+    Column("path", EXACT, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    CheckConstraint("kind in ('part', 'member', 'same', 'subject')", name="kind"),
+    Index(None, "repository_id", "path"),
 )
 
 # Quarantine: by path, outliving the artifact (W5). `main_path` is the path that somebody held; the files beside it are covered too.
@@ -344,8 +362,15 @@ uploads = Table(
     Column("key", Text, nullable=False, server_default=text("''")),
     _at("created_at"),
     _at("changed_at"),
-    # Open: until when its process answers for it. Garbage: when it was replaced or deleted.
+    # Open: until when its process, or a client that goes on with it, answers for it.
     _at("lease_until", nullable=True),
+    # Of an upload that takes several requests: what it is for, who began it, how many bytes have arrived (the rest of the file
+    # does not count), and the request that is moving bytes now.
+    Column("target", EXACT),
+    Column("owner", Text),
+    Column("received", BigInteger),
+    Column("holder", UUID(as_uuid=True)),
+    _at("held_until", nullable=True),
     CheckConstraint("status in ('open', 'published', 'garbage', 'released')", name="status"),
     CheckConstraint("bytes >= 0", name="bytes"),
     Index("ix_arkvory_uploads_open", "lease_until", postgresql_where=text("status = 'open'")),

@@ -67,6 +67,17 @@ def base_address(environ: Mapping[str, Any], settings: Settings) -> str:
     """`public_base` of a WSGI environment; raises `Invalid`."""
     if settings.public_url:
         return settings.public_url.rstrip("/")
+    return seen_base(environ, settings)
+
+
+def host_of(base: str) -> str:
+    """The host name in a base address, without its port."""
+    host = base.partition("://")[2].partition("/")[0]
+    return split_host(host)[0].strip("[]")
+
+
+def seen_base(environ: Mapping[str, Any], settings: Settings) -> str:
+    """The base address by which the client came, whatever is configured; raises `Invalid`."""
     scheme, host, prefix = _told_by_proxies(environ, settings) or _seen_here(environ)
     name = _checked(host).rpartition(":")[0] if _port(host) else host
     if settings.allowed_hosts and name.strip("[]").lower() not in _allowed(settings.allowed_hosts):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from flask import Flask, Request, Response, request
+from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from app import errors
 
 log = logging.getLogger(__name__)
+
+Render = Callable[[Any], Any]
 
 CHALLENGE = 'Basic realm="Arkvory", charset="UTF-8"'
 # The nearest class in an error's ancestry decides.
@@ -21,6 +25,7 @@ STATUS: dict[type[errors.ArkvoryError], int] = {
     errors.NotAllowedHere: 405,
     errors.Conflict: 409,
     errors.PreconditionFailed: 412,
+    errors.WrongOffset: 416,
     errors.TooLarge: 413,
     errors.TooManyUploads: 429,
     errors.TooManyLogins: 429,
@@ -50,13 +55,26 @@ def text_answer(error: errors.ArkvoryError) -> Response:
     return Response(f"{error.message}\n", status_of(error), headers_of(error), content_type="text/plain; charset=utf-8")
 
 
-def is_api(asked: Request) -> bool:
-    """Whether the management API answers, which has a form of its own."""
-    return asked.path.startswith("/api/")
+def answer_below(app: Flask, prefix: str, renders: Mapping[type[Exception], Render]) -> None:
+    """Let a room answer what goes wrong below its prefix before any of its routes is found; elsewhere whoever did goes on answering."""
+    handlers = app.error_handler_spec[None][None]
+    for kind, render in renders.items():
+        app.register_error_handler(kind, _only_below(prefix, render, handlers.get(kind)))
+
+
+def _only_below(prefix: str, render: Render, otherwise: Any) -> Render:
+    def answer(error: Any) -> Any:
+        if request.path.startswith(prefix):
+            return render(error)
+        if otherwise is None:
+            raise error
+        return otherwise(error)
+
+    return answer
 
 
 def register(app: Flask) -> None:
-    """Handlers for everything outside the management API."""
+    """Handlers for everything that no room answers itself."""
     app.register_error_handler(errors.ArkvoryError, text_answer)
     app.register_error_handler(HTTPException, _http_answer)
     app.register_error_handler(Exception, _unexpected)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from flask import Response, has_request_context, request
+from flask import Response
 from sqlalchemy import Connection, text
 
 from app.cache.snapshots import Snapshot
@@ -30,11 +30,11 @@ HARMLESS = {
 LONG_LIST = 200
 
 
-def refusal(error: ArkvoryError) -> Response:
+def refusal(error: ArkvoryError, asked: Asked) -> Response:
     """An error for rooms with folders: who left out the slash of one is sent there, with their query, as long as no file has the name."""
     if not isinstance(error, IsFolder):
         return text_answer(error)
-    query = f"?{request.query_string.decode('latin-1')}" if has_request_context() and request.query_string else ""
+    query = f"?{asked.environ['QUERY_STRING']}" if asked.environ.get("QUERY_STRING") else ""
     return Response(status=302, headers={"Location": f"{encode_path(error.path.rpartition('/')[2])}/{query}"})
 
 

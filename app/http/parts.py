@@ -10,6 +10,7 @@ from flask import current_app
 
 from app.access.decision import Access
 from app.access.identity import Identities
+from app.access.passes import Passes
 from app.access.throttle import Throttle
 from app.cache.changes import Transactions
 from app.cache.installation import Installation
@@ -26,12 +27,16 @@ from app.database.engines import Database
 from app.repository.blobs import Blobs
 from app.repository.cleanup import Cleanup
 from app.repository.deleting import Editor
+from app.repository.listing import Listing
+from app.repository.promoting import Promoter
 from app.repository.publishing import Publisher
 from app.repository.reading import Reader
+from app.repository.uses import Uses
 from app.storage import BlobStore
 from app.storage.filesystem import FileStore
 from app.upload.admission import Admission
 from app.upload.places import Places
+from app.upload.sessions import Sessions
 from app.upload.shared_places import SharedPlaces
 from config import Settings
 from config.settings import SettingError
@@ -53,13 +58,18 @@ class Parts:
     transactions: Transactions
     snapshots: Snapshots
     identities: Identities
+    passes: Passes
     access: Access
     store: BlobStore
     places: Places
     admission: Admission
     blobs: Blobs
+    sessions: Sessions
+    uses: Uses
     reader: Reader
     publisher: Publisher
+    promoter: Promoter
+    listing: Listing
     editor: Editor
     cleanup: Cleanup
     # The secret by which a command on this machine is the administrator; empty: nobody is.
@@ -87,6 +97,9 @@ def build_parts(settings: Settings) -> Parts:
     places = _places(settings, database)
     admission = Admission(settings, transactions, store)
     blobs = Blobs(transactions, store)
+    sessions = Sessions(settings, database, transactions, admission, store)
+    uses = Uses(settings, transactions)
+    publisher = Publisher(database, transactions, access, places, admission, store, blobs, sessions)
     return Parts(
         settings=settings,
         database=database,
@@ -98,13 +111,18 @@ def build_parts(settings: Settings) -> Parts:
         transactions=transactions,
         snapshots=snapshots,
         identities=identities,
+        passes=Passes(settings, identities),
         access=access,
         store=store,
         places=places,
         admission=admission,
         blobs=blobs,
-        reader=Reader(database, cache, snapshots, access, store),
-        publisher=Publisher(database, transactions, access, places, admission, store, blobs),
+        sessions=sessions,
+        uses=uses,
+        reader=Reader(database, cache, snapshots, access, store, uses),
+        publisher=publisher,
+        promoter=Promoter(database, access, publisher),
+        listing=Listing(database, access),
         editor=Editor(database, transactions, access, blobs),
         cleanup=Cleanup(settings, database, transactions, admission, blobs, store),
     )

@@ -26,7 +26,7 @@ from app.access.identity import Caller
 from app.errors import ArkvoryError
 from app.http.addresses import base_address
 from app.http.errors import text_answer
-from app.http.identity import caller, note
+from app.http.identity import caller_of, note
 from app.http.parts import Parts, parts
 from app.http.paths import decode_path, decode_segment
 from app.http.responses import document_response, etags_of, file_response
@@ -55,6 +55,10 @@ class Asked:
         return Request(dict(self.environ)).args.get(name) if self.environ.get("QUERY_STRING") else None
 
     @property
+    def method(self) -> str:
+        return str(self.environ["REQUEST_METHOD"])
+
+    @property
     def base(self) -> str:
         """See `addresses.public_base`."""
         return base_address(self.environ, self.settings)
@@ -73,13 +77,17 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """The artifact at a path."""
+    """The artifact at a path. With `renews`, who asks whether it is there (HEAD) may rely on the answer for a while."""
 
     path: str
     describe: Callable[[Gate], Description]
+    renews: bool = False
 
     def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> tuple[Gate, OpenBlob | None]:
-        found, blob = reader.open_blob(ask, reader.find(ask))
+        found = reader.find(ask)
+        if self.renews and environ["REQUEST_METHOD"] == "HEAD":
+            found = reader.renew(ask, found)
+        found, blob = reader.open_blob(ask, found)
         return found.gate, blob
 
 
@@ -110,6 +118,13 @@ class DocumentRead:
 Read = FileRead | FactRead | DocumentRead
 Otherwise = Callable[[], Response]
 Address = Callable[..., Read | Otherwise]
+Refusal = Callable[[ArkvoryError, Asked], Response]
+CallerOf = Callable[[Parts, dict[str, Any]], Caller]
+
+
+def plainly(error: ArkvoryError, asked: Asked) -> Response:
+    """`text_answer`, for whatever was asked."""
+    return text_answer(error)
 
 
 def load(
@@ -154,17 +169,21 @@ class Route:
 
 
 class Reads:
-    """A room's addresses for reading, below its blueprint's, whose name is the format; `refusal` renders errors in its clients' form."""
+    """A room's addresses for reading, below its blueprint's, whose name is the format.
 
-    def __init__(self, blueprint: Blueprint, refusal: Callable[[ArkvoryError], Response] = text_answer) -> None:
+    `refusal` renders errors in its clients' form, from the error and what was asked; `caller_of` finds out who asks.
+    """
+
+    def __init__(self, blueprint: Blueprint, refusal: Refusal = plainly, caller_of: CallerOf = caller_of) -> None:
         assert blueprint.url_prefix is not None
         self.format = blueprint.name
         self.prefix = blueprint.url_prefix
         self.refusal = refusal
+        self.caller_of = caller_of
         self.routes: list[Route] = []
         self._blueprint = blueprint
         self._views: dict[str, Callable[..., Response]] = {}
-        blueprint.register_error_handler(ArkvoryError, refusal)
+        blueprint.register_error_handler(ArkvoryError, lambda error: refusal(error, asked_now()))
 
     def get(self, rule: str, **defaults: str) -> Callable[[Address], Address]:
         """GET and HEAD of what `rule` describes are answered by what the decorated function says."""
@@ -182,15 +201,20 @@ class Reads:
         def view(repository: str, **more: str) -> Response:
             environ, house = request.environ, parts()
             note(environ, "repository", repository)
-            read = address(Asked(environ, environ["PATH_INFO"], house.settings), repository=repository, **more)
+            read = address(asked_now(), repository=repository, **more)
             if not isinstance(read, Read):
                 return read()
-            thing, blob = load(house, self.format, repository, read, caller(), environ)
+            thing, blob = load(house, self.format, repository, read, self.caller_of(house, environ), environ)
             with giving_back(blob):
                 about = read.describe(thing)  # type: ignore[arg-type]  # each kind of read loads what its own function takes
             return respond(request, about, blob)
 
         return view
+
+
+def asked_now() -> Asked:
+    """What the present request asks, by the long path."""
+    return Asked(request.environ, request.environ["PATH_INFO"], parts().settings)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from flask import Flask, Request, Response
 from app.errors import ArkvoryError, InvalidPath
 from app.http.exchange import Application, Fields, StartResponse
 from app.http.files import FileBody
-from app.http.identity import caller_of, note
+from app.http.identity import note
 from app.http.parts import Parts
 from app.http.paths import raw_path
 from app.http.reads import Asked, Description, Read, Reads, Route, giving_back, load, respond
@@ -91,14 +91,15 @@ class ShortPath:
     ) -> Iterable[bytes] | None:
         """Null when Flask is to answer."""
         began = default_timer()
+        asked = Asked(environ, path, self._house.settings)
         try:
             note(environ, "repository", arguments["repository"])
-            read = route.address(Asked(environ, path, self._house.settings), **arguments)
+            read = route.address(asked, **arguments)
             if not isinstance(read, Read):
                 return None
             answer = self._read(route, arguments["repository"], read, environ)
         except ArkvoryError as error:
-            answer = route.room.refusal(error)
+            answer = route.room.refusal(error, asked)
         except Exception:
             log.exception("the short path failed at %s; the long one answers", path)
             return None
@@ -112,7 +113,7 @@ class ShortPath:
     def _read(self, route: Route, repository: str, read: Read, environ: dict[str, Any]) -> Response | _Answer:
         """A response where more is to be said than what is kept."""
         house = self._house
-        thing, blob = load(house, route.room.format, repository, read, caller_of(house, environ), environ)
+        thing, blob = load(house, route.room.format, repository, read, route.room.caller_of(house, environ), environ)
         head = self._head(read, thing, blob)
         fields = head.fields
         if fields is None or (blob is not None and blob.size != fields.length):

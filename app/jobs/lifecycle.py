@@ -115,6 +115,8 @@ class Lifecycle:
         self._house.ownership.acquire(settings.ownership_wait_seconds, self._told_to_stop)
         if not self._house.ownership.held:
             sys.exit(0)
+        if not settings.cluster:
+            self._house.sessions.free_all()
 
     def _told_to_stop(self) -> bool:
         return self._worker is not None and not self._worker.alive

@@ -10,6 +10,7 @@ import gevent
 from app.errors import ArkvoryError
 from app.http.parts import Parts
 from app.repository.cleanup import run_quietly
+from app.repository.uses import FLUSH_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class PeriodicJobs:
             (DOUBT_SECONDS, house.transactions.settle_doubts),
             (settings.upload_lease_seconds / 4, house.admission.renew_leases),
             (PLACE_SECONDS, house.places.renew),
+            (FLUSH_SECONDS, house.uses.flush),
             (settings.cleanup_seconds, self._clean),
         ]
         self._greenlets: list[gevent.Greenlet] = []

@@ -6,16 +6,28 @@ A blob's row goes `placing` → `live` → `deleting` → gone. Only cleanup tak
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import gevent
 from sqlalchemy import text
 
 from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
-from app.errors import UploadGivenUp
+from app.errors import NotFound, UploadGivenUp
 from app.storage import BlobStore
+from app.upload.admission import Reservation
 from app.upload.receiving import Received
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A blob that is here already, for one more path: nothing of it is sent again. `checksums` are hex digests by algorithm."""
+
+    reservation: Reservation
+    sha256: str
+    size: int
+    checksums: Mapping[str, str]
 
 
 class Blobs:
@@ -26,11 +38,14 @@ class Blobs:
         self._store = store
         self._pool = gevent.get_hub().threadpool
 
-    def place(self, received: Received) -> int:
+    def place(self, received: Received | Linked) -> int:
         """Make or find the blob's row and put the file at its address; the row's id. Holds no lock meanwhile.
 
         The staged file comes first: from then on cleanup leaves the blob alone, however long this takes.
+        Raises NotFound when what is to be linked went meanwhile.
         """
+        if isinstance(received, Linked):
+            return self._find_live(received)
         self._pool.apply(self._store.stage, (received.incoming, received.sha256))
         while True:
             blob_id, status = self._make_or_find(received)
@@ -42,6 +57,18 @@ class Blobs:
             return blob_id
         self._pool.apply(self._store.place, (received.incoming, received.sha256, blob_id))
         return blob_id
+
+    def _find_live(self, linked: Linked) -> int:
+        """As for what is sent, cleanup leaves it alone for its grace from now on."""
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.BLOB)
+            found = transaction.connection.execute(
+                text("update arkvory_blobs set last_used_at = now() where digest = :digest and status = 'live' returning id"),
+                {"digest": linked.sha256},
+            ).scalar()
+        if found is None:
+            raise NotFound("what is to be copied was deleted meanwhile")
+        return int(found)
 
     def _make_or_find(self, received: Received) -> tuple[int, str]:
         """`last_used_at` moves, so that cleanup leaves the blob alone for its grace."""

@@ -2,6 +2,7 @@
 
     abandoned uploads     open, their lease run out                      → released
     garbage               replaced or deleted, past its grace            → released
+    parts                 that nothing refers to, past their grace       → deleted
     deleted repositories  their artifacts in batches, then the row
     temporary files       of uploads that are not open any more
     blobs                 unreferenced, past their grace                 → deleting → unlink → gone
@@ -13,7 +14,8 @@ Each batch is a short transaction of its own; whatever ends half way is finished
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +25,14 @@ from sqlalchemy import Row, text
 from sqlalchemy.exc import DBAPIError
 
 from app.cache.changes import Transactions, UploadState
+from app.cache.installation import read_switches
 from app.cluster import mailbox, membership
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import Step
 from app.errors import NotOwner, Unavailable
 from app.repository.blobs import Blobs
+from app.repository.publishing import delete_rows
+from app.repository.references import is_part
 from app.storage import BlobStore
 from app.upload.admission import Admission
 from config import Settings
@@ -44,6 +49,7 @@ class Cleaned:
 
     abandoned: int = 0
     garbage: int = 0
+    parts: int = 0
     blobs: int = 0
     artifacts: int = 0
     temporary: int = 0
@@ -73,6 +79,7 @@ class Cleanup:
         done = Cleaned()
         done.abandoned = self._in_batches(self._release_abandoned)
         done.artifacts = self._sweep_deleted_repositories()
+        done.parts = self._delete_parts()
         done.garbage = self._in_batches(self._release_garbage)
         # Before the blobs: none goes while a file is there that may still be placed.
         done.temporary = self._remove_temporary_files()
@@ -106,6 +113,44 @@ class Cleanup:
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.UPLOADS)
             return transaction.connection.execute(statement, values).rowcount
+
+    # -- parts
+
+    def _delete_parts(self) -> int:
+        """By repository, in the order of their age. While all that is stored is frozen, none goes."""
+        count = 0
+        with self._database.read() as connection:
+            frozen = read_switches(connection).read_only
+        while not frozen and (found := self._stale_parts()):
+            for repository_id, ids in found.items():
+                count += self._delete_parts_of(repository_id, ids)
+        return count
+
+    def _stale_parts(self) -> Mapping[int, list[int]]:
+        statement = text(
+            "select a.id, a.repository_id from arkvory_artifacts a join arkvory_repositories r on r.id = a.repository_id "
+            f"where r.deleted_at is null and {_STALE} order by a.candidate_at limit {BATCH}"
+        )
+        found: dict[int, list[int]] = defaultdict(list)
+        with self._database.read() as connection:
+            for row in connection.execute(statement, {"grace": self._grace}):
+                found[row.repository_id].append(row.id)
+        return found
+
+    def _delete_parts_of(self, repository_id: int, ids: Sequence[int]) -> int:
+        """Under the repository's lock nothing new refers to them; under the rows' own nobody renews them (W3)."""
+        with self._transactions.begin(repository_id) as transaction:
+            connection = transaction.connection
+            rows = connection.execute(_LOCKED_PARTS, {"ids": list(ids), "grace": self._grace}).all()
+            needed = [row.id for row in rows if is_part(connection, repository_id, row.path)]
+            connection.execute(text("update arkvory_artifacts set candidate_at = null where id = any(:ids)"), {"ids": needed})
+            going = [row for row in rows if row.id not in set(needed)]
+            if going:
+                transaction.advance(repository_id, "content", paths=[row.path for row in going])
+                self._blobs.let_go(transaction, sorted({row.blob_id for row in going}))
+                delete_rows(connection, repository_id, [row.upload_id for row in going])
+                transaction.settle_uploads({row.upload_id: UploadState("garbage") for row in going})
+        return len(going)
 
     # -- blobs
 
@@ -244,6 +289,10 @@ class Cleanup:
         except (DBAPIError, Unavailable) as error:
             # C6: whatever is wrong with them costs nothing else.
             log.warning("old cache rows could not be deleted: %s", error)
+
+
+_STALE = "a.candidate_at <= now() - make_interval(secs => :grace)"
+_LOCKED_PARTS = text(f"select a.id, a.path, a.blob_id, a.upload_id from arkvory_artifacts a where a.id = any(:ids) and {_STALE} for update")
 
 
 def run_quietly(cleanup: Cleanup) -> None:

@@ -13,11 +13,12 @@ from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
-from app.errors import NotAllowedHere, NotFound
+from app.errors import NotAllowedHere, NotFound, StillNeeded
 from app.repository.blobs import Blobs
 from app.repository.formats import FORMATS, write_policy
 from app.repository.publishing import Conditions, Target, delete_rows
 from app.repository.reading import check_online
+from app.repository.references import followers, is_part, let_go
 from app.repository.writable import settings_for_writing
 
 
@@ -36,8 +37,12 @@ class Editor:
         with self._transactions.begin(snapshot.id) as transaction:
             connection = transaction.connection
             now = self._check(connection, target, snapshot, DELETE, paths)
-            rows = _artifacts(connection, now.id, _with_companions(now.format, paths))
+            going = _with_companions(now.format, paths)
+            if FORMATS[now.format].references:
+                going += self._tags_of(connection, target, now, paths)
+            rows = _artifacts(connection, now.id, going)
             _check_present(rows, paths, conditions or Conditions())
+            _let_go_of_parts(connection, now, rows)
             epochs = transaction.advance(now.id, "content", paths=[row.path for row in rows])
             _leave_packages(transaction, rows, epochs.content)
             self._blobs.let_go(transaction, sorted({row.blob_id for row in rows}))
@@ -61,6 +66,13 @@ class Editor:
                 text("update arkvory_artifacts set metadata = jsonb_strip_nulls(metadata || cast(:changes as jsonb)) where id = any(:ids)"),
                 {"changes": json.dumps(dict(changes)), "ids": [row.id for row in rows]},
             )
+
+    def _tags_of(self, connection: Connection, target: Target, now: Snapshot, paths: Sequence[str]) -> list[str]:
+        """What stands for these bytes goes with them: the tags of a manifest."""
+        found = [each for each in followers(connection, now.id, paths) if each not in set(paths)]
+        for each in found:
+            self._access.require_now(connection, target.caller, now, DELETE, each)
+        return found
 
     def _find(self, target: Target) -> Snapshot:
         with self._database.read() as connection:
@@ -86,6 +98,17 @@ def _read(connection: Connection, target: Target) -> Snapshot:
 
 def _with_companions(format_name: str, paths: Sequence[str]) -> list[str]:
     return [path + ending for path in paths for ending in ("", *FORMATS[format_name].companions)]
+
+
+def _let_go_of_parts(connection: Connection, now: Snapshot, rows: Sequence[Row[Any]]) -> None:
+    """Raises StillNeeded for a part that something else refers to."""
+    if not FORMATS[now.format].references:
+        return
+    leaving = [row.id for row in rows]
+    for row in rows:
+        if is_part(connection, now.id, row.path, leaving):
+            raise StillNeeded(f"{row.path!r} is part of something that is still there; delete that first")
+    let_go(connection, now.id, leaving)
 
 
 def _artifacts(connection: Connection, repository_id: int, paths: Sequence[str]) -> Sequence[Row[Any]]:

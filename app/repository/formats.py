@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from app.errors import Conflict
 
@@ -29,14 +31,24 @@ class Format:
     made: re.Pattern[str] | None = None
     # Under `once` the same bytes again are no conflict, for clients that repeat what they got no answer to.
     repeatable: bool = False
+    # The first segment of its addresses, where that is not its name.
+    prefix: str = ""
+    # Paths that name their own bytes: whatever the policy, nothing else ever goes there.
+    fixed: re.Pattern[str] | None = None
+    # Paths of tags, the tag as the first group: `immutable_tags` speaks of them.
+    tags: re.Pattern[str] | None = None
+    # Its artifacts refer to each other (`references.py`).
+    references: bool = False
+    # A host name may mean one of its repositories.
+    hosts: bool = False
 
     def address(self, repository: str) -> str:
         """The path below the server's address that clients are pointed at."""
-        return f"/{self.name}/{repository}/" + ("simple/" if self.name == "pypi" else "")
+        return f"/{self.prefix or self.name}/{repository}/" + ("simple/" if self.name == "pypi" else "")
 
     def file_address(self, repository: str) -> str:
         """The path below the server's address that the path of an artifact follows."""
-        return f"/{self.name}/{repository}/{self.files}"
+        return f"/{self.prefix or self.name}/{repository}/{self.files}"
 
 
 FORMATS: Mapping[str, Format] = {
@@ -50,6 +62,16 @@ FORMATS: Mapping[str, Format] = {
             snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE | re.ASCII),
             made=re.compile(r"(?:.+/maven-metadata\.xml|archetype-catalog\.xml|.+\.(?:md5|sha1|sha-?256|sha-?512))", re.IGNORECASE),
             repeatable=True,
+        ),
+        Format(
+            "oci",
+            write_policy="replace",
+            repeatable=True,
+            prefix="v2",
+            fixed=re.compile(r".*/(?:manifests|blobs)/[a-z0-9]+:[0-9a-f]+"),
+            tags=re.compile(r".*/manifests/([^/:]+)"),
+            references=True,
+            hosts=True,
         ),
         Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),
     )
@@ -68,17 +90,31 @@ def main_path(format_name: str, path: str) -> str:
     return path.removesuffix(ending)
 
 
-def write_policy(format_name: str, settings: Mapping[str, object]) -> str:
+def write_policy(format_name: str, settings: Mapping[str, Any]) -> str:
     """The policy in force: the repository's own, else its format's default."""
     return str(settings.get("write_policy") or FORMATS[format_name].write_policy)
 
 
-def is_written_once(format_name: str, settings: Mapping[str, object], path: str) -> bool:
+def is_written_once(format_name: str, settings: Mapping[str, Any], path: str) -> bool:
     """Whether what is published at this path stays as it is."""
+    if is_fixed(format_name, path) or _is_immutable_tag(format_name, settings, path):
+        return True
     return write_policy(format_name, settings) == "once" and not _is_snapshot(format_name, path)
 
 
-def check_version_policy(format_name: str, settings: Mapping[str, object], path: str) -> None:
+def is_fixed(format_name: str, path: str) -> bool:
+    """Whether the path names its own bytes."""
+    fixed = FORMATS[format_name].fixed
+    return fixed is not None and fixed.fullmatch(path) is not None
+
+
+def _is_immutable_tag(format_name: str, settings: Mapping[str, Any], path: str) -> bool:
+    tags, patterns = FORMATS[format_name].tags, settings.get("immutable_tags")
+    found = tags.fullmatch(path) if tags is not None and patterns else None
+    return found is not None and any(fnmatch.fnmatchcase(found.group(1), each) for each in patterns or ())
+
+
+def check_version_policy(format_name: str, settings: Mapping[str, Any], path: str) -> None:
     """Raises Conflict for a snapshot where only releases belong, and the other way round."""
     policy = settings.get("version_policy", "mixed")
     if FORMATS[format_name].snapshots is None or policy == "mixed":

@@ -131,6 +131,26 @@ class Listing:
         sums = {status: counted.get(status, 0) for status in ("open", "published", "garbage")}
         return Usage(**sums, quota_bytes=row.quota_bytes, artifacts=row.artifacts)
 
+    def packages(
+        self, caller: Caller, format: str, limit: int, after: tuple[str, str] = ("", ""), only: str | None = None
+    ) -> Page[tuple[str, str]]:
+        """Repository and package of all that the caller may read of one format, in that order, behind `after`; of the repository `only`."""
+        with self._database.consistent() as connection:
+            self._access.admit(connection, caller)
+            identity = self._authority.present(connection, caller)
+            values = {"from": after[0], "format": format, "only": only, "limit": REPOSITORIES_LOOKED_AT, **subject(identity)}
+            found: list[tuple[str, str]] = []
+            known = connection.execute(_KNOWN_OF_FORMAT, values).all()
+            for row in known:
+                start = after[1] if row.name == after[0] else ""
+                names = _package_names(connection, row.id, _grant(row, identity), start, limit + 1 - len(found))
+                found += [(row.name, name) for name in names]
+                if len(found) > limit:
+                    return Page(found[:limit], found[limit - 1] if limit else None)
+        # Where more repositories were to be looked at, the page goes on behind the last of them.
+        ended = len(known) < REPOSITORIES_LOOKED_AT
+        return Page(found, None if ended else (known[-1].name, _LAST))
+
     def search(self, caller: Caller, wanted: Filter, limit: int, after: tuple[str, str] = ("", "")) -> Page[Artifact]:
         """In all repositories that the caller may read, by repository and path; `after` is such a pair.
 
@@ -160,6 +180,14 @@ def _grant(row: Row[Any], identity: Identity | None) -> Grant:
     if identity is not None and identity.token is not None and READ not in identity.token.permissions:
         return Grant()
     return Grant(whole=row.whole or "" in row.prefixes, prefixes=tuple(row.prefixes))
+
+
+def _package_names(connection: Connection, repository_id: int, grant: Grant, after: str, limit: int) -> list[str]:
+    names: list[str] = []
+    for low, high in _ranges(grant, ""):
+        values = {"id": repository_id, "low": low, "high": high, "after": after, "limit": limit - len(names)}
+        names += connection.execute(_PACKAGES, values).scalars()
+    return names
 
 
 class _Pages:
@@ -268,9 +296,21 @@ _COUNTS = text(
     "select r.quota_bytes, (select count(*) from arkvory_artifacts a where a.repository_id = r.id) as artifacts "
     "from arkvory_repositories r where r.id = :id"
 )
+_PREFIXES = (
+    "array(select coalesce(a.path_prefix, '') from arkvory_rules a where a.repository_id = r.id and 'read' = any(a.permissions) "
+    f"and {APPLIES})"
+)
+_PACKAGES = text(
+    "select name from arkvory_packages where repository_id = :id and artifacts > 0 and name >= :low and name < :high and name > :after "
+    "order by name limit :limit"
+)
+_KNOWN_OF_FORMAT = text(
+    f"select {FACTS}, {EPOCHS}, (:everything or coalesce(r.creator_id = :user, false)) as whole, {_PREFIXES} as prefixes "
+    "from arkvory_repositories r where r.tenant = 'default' and r.deleted_at is null and r.status = 'online' and r.name >= :from "
+    f"and r.format = :format and (cast(:only as text) is null or r.name = :only) and {KNOWN} order by r.name limit :limit"
+)
 _KNOWN = text(
     f"select {FACTS}, {EPOCHS}, (:everything or coalesce(r.creator_id = :user, false)) as whole, "
-    "array(select coalesce(a.path_prefix, '') from arkvory_rules a where a.repository_id = r.id and 'read' = any(a.permissions) "
-    f"and {APPLIES}) as prefixes from arkvory_repositories r where r.tenant = 'default' and r.deleted_at is null and r.name >= :from "
+    f"{_PREFIXES} as prefixes from arkvory_repositories r where r.tenant = 'default' and r.deleted_at is null and r.name >= :from "
     f"and {KNOWN} order by r.name limit :limit"
 )

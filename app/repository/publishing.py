@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -29,17 +30,29 @@ from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
-from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, PreconditionFailed
-from app.repository.blobs import Blobs
+from app.errors import (
+    AlreadyExists,
+    ArkvoryError,
+    BodyCutShort,
+    Invalid,
+    Later,
+    NotAllowedHere,
+    NotFound,
+    PreconditionFailed,
+)
+from app.repository.blobs import Blobs, Linked
 from app.repository.formats import FORMATS, check_version_policy, is_written_once, write_policy
 from app.repository.names import check_path, is_content_type
-from app.repository.quarantine import apply_rules, held_paths
+from app.repository.quarantine import apply_rules, held_paths, spread_holds
 from app.repository.reading import check_online
+from app.repository.references import Reference, resolved
+from app.repository.references import write as write_references
 from app.repository.writable import settings_for_writing
 from app.storage import BlobStore
 from app.upload.admission import Admission, Reservation
 from app.upload.places import Places
 from app.upload.receiving import Expected, Received, Receiver
+from app.upload.sessions import Address, Sessions
 
 
 @dataclass(frozen=True)
@@ -70,13 +83,19 @@ class Target:
 
 @dataclass(frozen=True)
 class NewFile:
-    """One file of a publish; `metadata` is what the format's documents are made of."""
+    """One file of a publish; `metadata` is what the format's documents are made of.
+
+    `package` is its own, in place of the whole publish's. A part is kept by references to it alone, once its grace is over.
+    """
 
     path: str
-    received: Received
+    received: Received | Linked
     content_type: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = None
+    package: Package | None = None
+    references: Sequence[Reference] = ()
+    is_part: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +104,15 @@ class Package:
 
     name: str
     display_name: str
+
+
+@dataclass(frozen=True)
+class KnownBlob:
+    """A blob to link: `sha256` and other checksums in hexadecimal, `size` in bytes."""
+
+    sha256: str
+    size: int
+    checksums: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -141,6 +169,7 @@ class Session:
         self._place = place
         self._receivers: list[Receiver] = []
         self._reservations: list[Reservation] = []
+        self._going_on: tuple[Receiver, Reservation] | None = None
         self._published = False
 
     @property
@@ -167,6 +196,38 @@ class Session:
         receiver.feed(body)
         return receiver.finish()
 
+    def store_for(self, body: bytes, count: int, digests: Mapping[str, str]) -> list[Received]:
+        """The same for `count` paths, which are counted each; `digests` are those that it must have. Raises DigestMismatch too."""
+        publisher = self._publisher
+        reservations = publisher.admission.open_all(self._snapshot.id, [len(body)] * count, self._target.caller.upload_key)
+        self._reservations += reservations
+        receiver = Receiver(publisher.admission, publisher.store, reservations[0], Expected(digests, len(body)))
+        self._receivers.append(receiver)
+        receiver.feed(body)
+        received = receiver.finish()
+        return [replace(received, reservation=each) for each in reservations]
+
+    def link(self, blobs: Sequence[KnownBlob]) -> list[Linked]:
+        """Room for more paths to what is here already. Raises CapacitySpent or NotFound."""
+        publisher = self._publisher
+        reservations = publisher.admission.open_all(self._snapshot.id, [each.size for each in blobs], self._target.caller.upload_key)
+        self._reservations += reservations
+        return [Linked(room, each.sha256, each.size, each.checksums) for room, each in zip(reservations, blobs, strict=True)]
+
+    def go_on(self, address: Address, offset: int | None, expected: Expected) -> Receiver:
+        """The next bytes of an upload that takes several requests, from `offset` on where the client says so.
+
+        Raises UploadUnknown, WrongOffset or TooManyUploads, which change nothing.
+
+        When this publish ends without publishing it, it is paused where that makes sense: nothing was wrong, or the client broke off,
+        or it may come back later. Otherwise its bytes are given back.
+        """
+        publisher = self._publisher
+        held = publisher.sessions.hold(address, offset)
+        receiver = Receiver(publisher.admission, publisher.store, held.reservation, expected, going_on=(held.incoming, held.progress))
+        self._going_on = receiver, held.reservation
+        return receiver
+
     def publish(self, files: Sequence[NewFile], conditions: Conditions | None = None, package: Package | None = None) -> list[Published]:
         """All files or none. Raises AlreadyExists, PreconditionFailed, NotAllowedHere and what the locks and the database raise."""
         try:
@@ -181,7 +242,21 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with self._place:
+            self._settle_upload(error)
             self._discard()
+
+    def _settle_upload(self, error: BaseException | None) -> None:
+        """What becomes of an upload that `go_on` went on with."""
+        if self._going_on is None:
+            return
+        receiver, reservation = self._going_on
+        wrong = isinstance(error, ArkvoryError) and not isinstance(error, BodyCutShort | Later)
+        # The file of a whole one may be at a blob's address already: nobody writes into it again.
+        if self._published or wrong or receiver.finished:
+            self._receivers.append(receiver)
+            self._reservations.append(reservation)
+        else:
+            self._publisher.sessions.pause(reservation, receiver.pause())
 
     def _discard(self) -> None:
         """W1: whatever was not published is given back at once; what cannot be is left to the cleanup."""
@@ -208,6 +283,7 @@ class Publisher:
         admission: Admission,
         store: BlobStore,
         blobs: Blobs,
+        sessions: Sessions,
     ) -> None:
         self._database = database
         self._transactions = transactions
@@ -216,12 +292,13 @@ class Publisher:
         self.admission = admission
         self.store = store
         self._blobs = blobs
+        self.sessions = sessions
 
     @contextlib.contextmanager
     def begin(
-        self, target: Target, path: str | None, conditions: Conditions | None = None, size: int | None = None
+        self, target: Target, path: str | None, conditions: Conditions | None = None, size: int | None = None, *, links: bool = False
     ) -> Iterator[Session]:
-        """Everything that can be refused before the body is read, then a place.
+        """Everything that can be refused before the body is read, then a place; one that only `links` moves no bytes, and needs none.
 
         `path` is where the file goes; null when its name comes with the body, which is then judged at the commit.
         `size` is that of the body in bytes, where it is known.
@@ -230,7 +307,8 @@ class Publisher:
         """
         snapshot = self.may_publish(target, path, conditions, size)
         place = contextlib.ExitStack()
-        place.enter_context(self._places.take(target.caller.upload_key))
+        if not links:
+            place.enter_context(self._places.take(target.caller.upload_key))
         with Session(self, target, snapshot, place) as session:
             yield session
 
@@ -272,8 +350,10 @@ class Publisher:
         if len({each.path for each in files}) != len(files):
             raise Invalid("two files of one upload have the same name")
         metadata = _texts([each.metadata for each in files])
-        blob_ids = [self._blobs.place(each.received) for each in files]
-        return self._publish(target, snapshot, files, _Stored(blob_ids, metadata), conditions, package)
+        # Several paths of one publish may be for the same bytes.
+        placed = {each.received.sha256: self._blobs.place(each.received) for each in _one_of_each(files)}
+        stored = _Stored([placed[each.received.sha256] for each in files], metadata)
+        return self._publish(target, snapshot, files, stored, conditions, package)
 
     def _publish(
         self,
@@ -295,24 +375,45 @@ class Publisher:
                 _check_policy(connection, now, settings, offer, current)
             _check_for_repetition(now, settings, files, currents)
             stale = _stale_companions(connection, now, files, currents)
-            apply_rules(connection, now, [each.path for each in files], target.caller)
-            held = held_paths(connection, snapshot.id, [each.path for each in files])
+            references = _references(connection, now, files)
+            new = {each.path for each, current in zip(files, currents, strict=True) if current is None}
+            held = _hold(connection, now, [each.path for each in files], target.caller, references, new)
             epochs = transaction.advance(snapshot.id, "content", paths=[each.path for each in files])
-            before = sum(1 for each in (*currents, *stale) if each is not None and not each.withheld)
-            new = len(files) - len(held) - before
-            package_id = _touch_package(transaction, snapshot.id, package, epochs.content, new)
-            self._blobs.take(transaction, stored.blob_ids, [each.blob_id for each in (*currents, *stale) if each is not None])
-            delete_rows(connection, snapshot.id, [each.upload_id for each in stale])
+            gone = [*currents, *(each for _, each in stale)]
+            packages = _touch_packages(transaction, snapshot.id, epochs.content, _shown(files, currents, stale, held, package))
+            self._blobs.take(transaction, stored.blob_ids, [each.blob_id for each in gone if each is not None])
+            delete_rows(connection, snapshot.id, [each.upload_id for _, each in stale])
             published = [
                 _write_artifact(
-                    connection, _Place(snapshot.id, blob_id, package_id, each.path in held, known), each, target.caller, current
+                    connection,
+                    _Place(snapshot.id, blob_id, packages.get(each.package or package), each.path in held, known),
+                    each,
+                    target.caller,
+                    current,
                 )
                 for each, blob_id, known, current in zip(files, stored.blob_ids, stored.metadata, currents, strict=True)
             ]
+            if references:
+                write_references(connection, snapshot.id, references)
             states = {each.received.reservation.id: UploadState("published", each.received.size) for each in files}
-            states |= {each.upload_id: UploadState("garbage") for each in (*currents, *stale) if each is not None}
+            states |= {each.upload_id: UploadState("garbage") for each in gone if each is not None}
             transaction.settle_uploads(states)
         return published
+
+
+def _hold(
+    connection: Connection,
+    snapshot: Snapshot,
+    paths: Sequence[str],
+    caller: Caller,
+    references: Mapping[str, Sequence[tuple[str, str]]],
+    new: set[str],
+) -> frozenset[str]:
+    """Which of these paths are held from the publish on."""
+    apply_rules(connection, snapshot, paths, caller)
+    if references:
+        spread_holds(connection, snapshot.id, references, new)
+    return held_paths(connection, snapshot.id, paths)
 
 
 def delete_rows(connection: Connection, repository_id: int, upload_ids: Sequence[Any]) -> None:
@@ -340,16 +441,28 @@ def _current(connection: Connection, repository_id: int, path: str) -> _Current 
 
 def _stale_companions(
     connection: Connection, snapshot: Snapshot, files: Sequence[NewFile], currents: Sequence[_Current | None]
-) -> list[_Current]:
-    """What stood beside a file that is replaced and does not come with the new one: a signature of other bytes.
+) -> list[tuple[str, _Current]]:
+    """What stood beside a file that is replaced (the first of each pair) and does not come with the new one: a signature of other bytes.
 
     Beside a new file it may have arrived first, as Maven's parallel uploads do.
     """
     brought = {each.path for each in files}
     replaced = [each.path for each, current in zip(files, currents, strict=True) if current is not None]
-    beside = [path + ending for path in replaced for ending in FORMATS[snapshot.format].companions]
-    found = (_current(connection, snapshot.id, path) for path in beside if path not in brought)
-    return [each for each in found if each is not None]
+    beside = [(path, path + ending) for path in replaced for ending in FORMATS[snapshot.format].companions]
+    found = [(main, _current(connection, snapshot.id, path)) for main, path in beside if path not in brought]
+    return [(main, each) for main, each in found if each is not None]
+
+
+def _references(connection: Connection, snapshot: Snapshot, files: Sequence[NewFile]) -> dict[str, list[tuple[str, str]]]:
+    """What the files refer to from now on, by path; empty where nothing ever does. Raises MissingParts."""
+    if not FORMATS[snapshot.format].references:
+        return {}
+    brought = [each.path for each in files]
+    return {each.path: resolved(connection, snapshot.id, each.references, brought) for each in files if not each.is_part}
+
+
+def _one_of_each(files: Sequence[NewFile]) -> list[NewFile]:
+    return list({each.received.sha256: each for each in files}.values())
 
 
 @dataclass(frozen=True)
@@ -384,7 +497,8 @@ def _check_for_repetition(
     known = [
         Published(file.path, False, current.digest, file.received.checksums, current.updated_at)
         for file, current in zip(files, currents, strict=True)
-        if current is not None and is_written_once(snapshot.format, settings, file.path)
+        # A part that comes again is wanted again: its grace begins anew.
+        if current is not None and not file.is_part and is_written_once(snapshot.format, settings, file.path)
     ]
     if len(known) == len(files):
         raise _Repeated(known)
@@ -395,13 +509,34 @@ def _was_used(connection: Connection, repository_id: int, path: str) -> bool:
     return connection.execute(statement, {"id": repository_id, "path": path}).first() is not None
 
 
-def _touch_package(
-    transaction: Transaction, repository_id: int, package: Package | None, revision: int, new: int
-) -> int | None:
-    """Make or find the package's row, move its revision (C9) and count the `new` files that its indexes show."""
-    if package is None:
-        return None
-    transaction.order.reach(Step.PACKAGE)
+def _shown(
+    files: Sequence[NewFile],
+    currents: Sequence[_Current | None],
+    stale: Sequence[tuple[str, _Current]],
+    held: frozenset[str],
+    common: Package | None,
+) -> Mapping[Package, int]:
+    """How many files more than before the indexes of each package show."""
+    counts: Counter[Package] = Counter()
+    for file, current in zip(files, currents, strict=True):
+        package = file.package or common
+        if package is not None:
+            before = [current, *(each for main, each in stale if main == file.path)]
+            counts[package] += (file.path not in held) - sum(1 for each in before if each is not None and not each.withheld)
+    return counts
+
+
+def _touch_packages(
+    transaction: Transaction, repository_id: int, revision: int, shown: Mapping[Package, int]
+) -> Mapping[Package | None, int]:
+    """Make or find the packages' rows in the order of their names, move their revisions (C9) and count what their indexes show; the ids."""
+    if shown:
+        transaction.order.reach(Step.PACKAGE)
+    in_order = sorted(shown, key=lambda package: package.name)
+    return {package: _touch_package(transaction, repository_id, package, revision, shown[package]) for package in in_order}
+
+
+def _touch_package(transaction: Transaction, repository_id: int, package: Package, revision: int, new: int) -> int:
     return int(
         transaction.connection.execute(
             text(
@@ -446,6 +581,7 @@ def _write_artifact(connection: Connection, place: _Place, file: NewFile, caller
             "content_type": file.content_type,
             "metadata": place.metadata,
             "by": caller.user_id if caller.user_id > 0 else None,
+            "part": file.is_part,
         },
     ).one()
     return Published(file.path, current is None, file.received.sha256, file.received.checksums, row.updated_at)
@@ -453,13 +589,13 @@ def _write_artifact(connection: Connection, place: _Place, file: NewFile, caller
 
 _ARTIFACT_UPSERT = text(
     "insert into arkvory_artifacts (repository_id, path, blob_id, upload_id, package_id, version, content_type, "
-    "metadata, created_by, withheld, dated_at) "
+    "metadata, created_by, withheld, candidate_at, dated_at) "
     "values (:repository, :path, :blob, :upload, :package, :version, :content_type, cast(:metadata as jsonb), :by, :withheld, "
-    "greatest(clock_timestamp(), (select date_trunc('second', r.last_date_deleted) + interval '1 second' "
+    "case when :part then now() end, greatest(clock_timestamp(), (select date_trunc('second', r.last_date_deleted) + interval '1 second' "
     "from arkvory_repositories r where r.id = :repository))) "
     "on conflict (repository_id, path) do update set blob_id = excluded.blob_id, upload_id = excluded.upload_id, "
     "package_id = excluded.package_id, version = excluded.version, content_type = excluded.content_type, "
-    "metadata = excluded.metadata, created_by = excluded.created_by, withheld = excluded.withheld, "
+    "metadata = excluded.metadata, created_by = excluded.created_by, withheld = excluded.withheld, candidate_at = excluded.candidate_at, "
     "updated_at = clock_timestamp(), "
     # Seconds are all that Last-Modified has: other bytes always get a later one.
     "dated_at = greatest(clock_timestamp(), date_trunc('second', arkvory_artifacts.dated_at) + interval '1 second') "

@@ -25,6 +25,7 @@ from app.database.paging import Page, page
 from app.errors import Invalid, NotFound
 from app.repository.formats import FORMATS, is_made, main_path
 from app.repository.names import check_path
+from app.repository.references import SAME, same_bytes
 
 TRUST = ("unknown", "suspicious", "malicious")
 MOST_REASON = 2000
@@ -72,7 +73,7 @@ class Quarantine:
             caller = self._require(transaction.connection, caller, snapshot)
             if is_made(snapshot.format, path):
                 raise Invalid(f"{path!r} is made from what is stored and goes with it: hold the files", field="path")
-            covered = covered_paths(snapshot.format, path)
+            covered = covered_paths(transaction.connection, snapshot, path)
             self._change(transaction, snapshot, covered, withheld=True)
             _write_holds(transaction.connection, snapshot.id, covered, _Words(reason, trust, caller))
             return _held(transaction.connection, snapshot.id, path)
@@ -83,8 +84,9 @@ class Quarantine:
         with self._transactions.begin(snapshot.id) as transaction:
             self._require(transaction.connection, caller, snapshot)
             _held(transaction.connection, snapshot.id, path)
+            covered = covered_paths(transaction.connection, snapshot, path)
             _end_hold(transaction.connection, snapshot, path)
-            covered = covered_paths(snapshot.format, path)
+            _cover_again(transaction.connection, snapshot, covered)
             held = held_paths(transaction.connection, snapshot.id, covered)
             self._change(transaction, snapshot, [each for each in covered if each not in held], withheld=False)
 
@@ -171,9 +173,55 @@ class Quarantine:
         )
 
 
-def covered_paths(format_name: str, path: str) -> list[str]:
-    """The path, and what may stand beside it."""
+def covered_paths(connection: Connection, snapshot: Snapshot, path: str) -> list[str]:
+    """The path, what may stand beside it, and the other paths of the same bytes: a held tag's manifest goes by no name."""
+    others = same_bytes(connection, snapshot.id, [path]) - {path} if FORMATS[snapshot.format].references else set()
+    return [*_with_companions(snapshot.format, path), *sorted(others)]
+
+
+def _with_companions(format_name: str, path: str) -> list[str]:
     return [path, *(path + ending for ending in FORMATS[format_name].companions)]
+
+
+def _cover_again(connection: Connection, snapshot: Snapshot, paths: Sequence[str]) -> None:
+    """After a hold ended: another one that covers some of the same bytes goes on."""
+    if not FORMATS[snapshot.format].references:
+        return
+    for hold in _own_holds(connection, snapshot.id, same_bytes(connection, snapshot.id, paths)):
+        covered = [each for each in covered_paths(connection, snapshot, hold.path) if each in set(paths)]
+        _write_holds(connection, snapshot.id, covered, _Words(hold.reason, hold.trust, None), hold.path)
+
+
+def _own_holds(connection: Connection, repository_id: int, paths: Iterable[str]) -> Sequence[Row[Any]]:
+    """Those that somebody or a rule put on just these paths."""
+    return connection.execute(
+        text("select path, reason, trust from arkvory_holds where repository_id = :id and path = any(:paths) and path = main_path"),
+        {"id": repository_id, "paths": list(paths)},
+    ).all()
+
+
+def spread_holds(connection: Connection, repository_id: int, references: Mapping[str, Sequence[tuple[str, str]]], new: set[str]) -> None:
+    """While something is published: what stands for held bytes is held with them, from its first moment on.
+
+    `references` are paths and kinds by the path that refers; bytes that are `new` here and go to a held path are held too.
+    """
+    pairs = [(path, target) for path, targets in references.items() for target, kind in targets if kind == SAME]
+    connection.execute(
+        # A tag that was held for what it stood for may stand for something else now.
+        text("delete from arkvory_holds where repository_id = :id and path = any(:paths) and path <> main_path"),
+        {"id": repository_id, "paths": [path for path, _ in pairs]},
+    )
+    rows = connection.execute(
+        text("select path, main_path, reason, trust from arkvory_holds where repository_id = :id and path = any(:paths)"),
+        {"id": repository_id, "paths": [each for pair in pairs for each in pair]},
+    )
+    held = {row.path: (_Words(row.reason, row.trust, None), row.main_path) for row in rows}
+    onto_bytes = [(path, target) for path, target in pairs if target in new]
+    onto_names = [(target, path) for path, target in pairs]
+    for source, other in (*onto_bytes, *onto_names):
+        if source in held and other not in held:
+            held[other] = held[source]
+            _write_holds(connection, repository_id, [other], *held[source])
 
 
 def apply_rules(connection: Connection, snapshot: Snapshot, paths: Iterable[str], caller: Caller) -> None:
@@ -183,7 +231,8 @@ def apply_rules(connection: Connection, snapshot: Snapshot, paths: Iterable[str]
     for path in paths:
         rule = next((each for each in rules if each.publisher in {None, name} and fnmatch.fnmatchcase(path, each.pattern)), None)
         if rule is not None:
-            _write_holds(connection, snapshot.id, covered_paths(snapshot.format, path), _Words(rule.reason, TRUST[0], None))
+            covered = _with_companions(snapshot.format, path)
+            _write_holds(connection, snapshot.id, covered, _Words(rule.reason, TRUST[0], None))
 
 
 def held_paths(connection: Connection, repository_id: int, paths: Sequence[str]) -> frozenset[str]:
@@ -203,8 +252,8 @@ class _Words:
     by: Caller | None
 
 
-def _write_holds(connection: Connection, repository_id: int, covered: Sequence[str], words: _Words) -> None:
-    """A hold of the first path, and what it covers.
+def _write_holds(connection: Connection, repository_id: int, covered: Sequence[str], words: _Words, main: str | None = None) -> None:
+    """A hold of a path, null: of the first one; and what it covers.
 
     A path's own hold is not replaced by one that only covers it; and what somebody said of a path is not replaced by a rule.
     """
@@ -220,7 +269,7 @@ def _write_holds(connection: Connection, repository_id: int, covered: Sequence[s
             {
                 "repository": repository_id,
                 "path": path,
-                "main": covered[0],
+                "main": main or covered[0],
                 "reason": words.reason,
                 "trust": words.trust,
                 "by": by,

@@ -27,6 +27,7 @@ from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
 from app.errors import IsFolder, NotFound, Quarantined, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
+from app.repository.uses import Uses
 from app.storage import BlobStore, OpenBlob
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,11 @@ class Gate:
     # Why it is withheld, and what is thought of it; null when it is not.
     held: str | None = None
     trust: str | None = None
+    # Of a part (`references.py`): since when nothing keeps it. Null: something does, or it needs nothing.
+    candidate_at: datetime | None = None
+
+
+Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +79,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Document:
-    """A derived document: equal `etag`s mean equal bytes (C9)."""
+    """A derived document: equal `etag`s mean equal bytes (C9). `headers` belong to it, such as the link to its next page."""
 
     body: bytes
     etag: str
     content_type: str
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,7 @@ class Draft:
 
     write: Callable[[], bytes]
     long: bool
+    headers: Headers = ()
 
 
 class DocumentSource(Protocol):
@@ -123,13 +131,14 @@ class _Judged:
 class Reader:
     """Answers reads; the same for every format."""
 
-    def __init__(self, database: Database, cache: Cache, snapshots: Snapshots, access: Access, store: BlobStore) -> None:
+    def __init__(self, database: Database, cache: Cache, snapshots: Snapshots, access: Access, store: BlobStore, uses: Uses) -> None:
+        self._uses = uses
         self._database = database
         self._cache = cache
         self._snapshots = snapshots
         self._access = access
         self._store = store
-        self._making: SingleFlight[bytes] = SingleFlight()
+        self._making: SingleFlight[tuple[bytes, Headers]] = SingleFlight()
 
     # -- artifacts
 
@@ -155,6 +164,13 @@ class Reader:
             known, found = found, self._decide_again(ask)
             if known.gate.blob_id == found.gate.blob_id:
                 self._missing(ask, found)
+
+    def renew(self, ask: Ask, found: Found) -> Found:
+        """Let a part live for its grace from now on (W3). Raises what `find` raises when cleanup was faster."""
+        if found.gate.candidate_at is None or self._uses.renew(found.snapshot.id, found.gate.path, found.gate.candidate_at):
+            return found
+        self._forget_gate(found)
+        return self._decide_again(ask)
 
     def _missing(self, ask: Ask, found: Found) -> NoReturn:
         log.error("blob %s-%s of %s/%s is missing on the disk", found.gate.digest, found.gate.blob_id, ask.repository, ask.path)
@@ -193,11 +209,11 @@ class Reader:
             revision = source.revision(connection, snapshot)
             etag = _validator(seen, incarnation, source, revision)
             made = revision is not None and etag not in known_etags
-            body = self._body(held, connection, snapshot, source, etag) if made else b""
+            body, headers = self._body(held, connection, snapshot, source, etag) if made else (b"", ())
         self._cache.observe(seen)
         if revision is None:
             raise _absent(ask)
-        document = Document(body, etag, source.content_type)
+        document = Document(body, etag, source.content_type, headers)
         if made and len(body) <= DOCUMENT_BYTES and self._cache.may_keep(snapshot.id):
             key = _document_key(snapshot.id, seen.epochs, source)
             self._cache.documents.put(key, document, tags=(keys.tag_of_repository(snapshot.id),), weight=len(body) + 500)
@@ -215,17 +231,20 @@ class Reader:
         assert seen is not None
         return snapshot, seen, incarnation
 
-    def _body(self, held: contextlib.ExitStack, connection: Connection, snapshot: Snapshot, source: DocumentSource, etag: str) -> bytes:
+    def _body(
+        self, held: contextlib.ExitStack, connection: Connection, snapshot: Snapshot, source: DocumentSource, etag: str
+    ) -> tuple[bytes, Headers]:
         """The connection goes back (`held` is closed) once the rows are read: neither writing nor waiting needs it."""
         shared = self._making.running(etag)
         if shared is not None:
             held.close()
             return shared()
 
-        def make() -> bytes:
+        def make() -> tuple[bytes, Headers]:
             draft = source.read(connection, snapshot)
             held.close()
-            return bytes(gevent.get_hub().threadpool.apply(draft.write)) if draft.long else draft.write()
+            body = bytes(gevent.get_hub().threadpool.apply(draft.write)) if draft.long else draft.write()
+            return body, draft.headers
 
         return self._making.lead(etag, make)
 
@@ -336,7 +355,7 @@ class Reader:
             raise _absent(ask, folder=row.folder)
         gate = Gate(
             ask.path, row.blob_id, row.digest, row.size, row.checksums, row.content_type, row.metadata, row.created_at, row.updated_at,
-            row.reason, row.trust,
+            row.reason, row.trust, row.candidate_at,
         )  # fmt: skip
         if keep:
             self._cache.gates.put(key, gate, tags=tags)
@@ -355,7 +374,7 @@ _NUMBERS_FROM = "from arkvory_repositories r cross join arkvory_installation i l
 _GATE_QUERY = text(
     # `details` are for documents; gates are kept by the thousand.
     f"select {_NUMBERS}, a.content_type, a.metadata - 'details' as metadata, a.created_at, a.dated_at as updated_at, "
-    "b.id as blob_id, b.digest, b.size, b.checksums, h.reason, h.trust, "
+    "b.id as blob_id, b.digest, b.size, b.checksums, h.reason, h.trust, a.candidate_at, "
     # Looked for where nothing else is found.
     "case when a.path is null then exists (select 1 from arkvory_artifacts f where f.repository_id = r.id and not f.withheld "
     f"and f.path > :folder and f.path < :folder_end) end as folder {_NUMBERS_FROM} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -30,6 +31,9 @@ from config import Settings
 KINDS = ("hosted", "proxy", "group")
 STATUSES = ("online", "offline", "maintenance")
 MOST_QUOTA = 2**63 - 1
+MOST_PATTERNS, LONGEST_PATTERN = 100, 200
+LONGEST_HOST = 253
+_HOST = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class NewRepository:
     status: str = "online"
     quota_bytes: int | None = None
     settings: Mapping[str, Any] | None = None
+    # A host name whose addresses all mean this repository.
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class RepositoryChange:
     values: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        assert set(self.values) <= {"name", "status", "public", "quota_bytes", "settings"}
+        assert set(self.values) <= {"name", "status", "public", "quota_bytes", "settings", "host"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class Repository:
     creator: str | None
     created_at: datetime
     updated_at: datetime
+    host: str | None
     epochs: Epochs
 
     @property
@@ -96,7 +103,9 @@ class Registry:
             values = asdict(new) | {"settings": json.dumps(dict(new.settings or {})), "creator": creator_id}
             made = connection.execute(_INSERT, values).scalar()
             if made is None:
-                raise AlreadyExists(f"there is a repository {new.name!r} already")
+                raise AlreadyExists(_taken(connection, new.name, new.host))
+            if new.host is not None:
+                transaction.advance_installation()
             transaction.take_name(made)
             return _read(connection, new.name)
 
@@ -132,6 +141,8 @@ class Registry:
             _advance(transaction, found.id, before, after)
             if after != _values(before):
                 _write(connection, found.id, after)
+            if _moves_host(before, after):
+                transaction.advance_installation()
             shown = _read(connection, after["name"])
         if transaction.changed_nothing:
             self._transactions.catch_up()
@@ -144,10 +155,13 @@ class Registry:
         with self._transactions.begin(found.id) as transaction:
             self._still_managed(transaction.connection, caller, name, found.id)
             require_writable(transaction.connection)
+            before = _read(transaction.connection, name)
             transaction.advance(found.id, "authorization")
             transaction.connection.execute(
                 text("update arkvory_repositories set deleted_at = now(), updated_at = now() where id = :id"), {"id": found.id}
             )
+            if before.host is not None:
+                transaction.advance_installation()
 
     def _creator(self, connection: Connection, caller: Caller) -> int | None:
         """Who the creator is to be; null for a command on this machine, which has no account."""
@@ -175,21 +189,41 @@ def _check(new: NewRepository) -> None:
         raise Invalid("the kind is hosted", field="kind")
     if new.kind != "hosted":
         raise Invalid(f"{new.kind} repositories are not in this release; the kind is hosted", field="kind")
-    _check_values(new.format, new.status, new.quota_bytes, new.settings or {})
+    _check_values(new.format, new.status, new.quota_bytes, new.settings or {}, new.host)
 
 
-def _check_values(format: str, status: str, quota_bytes: int | None, settings: Mapping[str, Any]) -> None:
+def _check_values(format: str, status: str, quota_bytes: int | None, settings: Mapping[str, Any], host: str | None) -> None:
     if status not in STATUSES:
         raise Invalid(f"the status is one of {', '.join(STATUSES)}", field="status")
     if quota_bytes is not None and not 0 <= quota_bytes <= MOST_QUOTA:
         raise Invalid("the quota is a number of bytes, 0 (nothing fits) or more, or null (none)", field="quota_bytes")
+    if host is not None:
+        _check_host(format, host)
     known = {"write_policy": WRITE_POLICIES} | ({"version_policy": VERSION_POLICIES} if FORMATS[format].snapshots else {})
+    settings = dict(settings)
+    if FORMATS[format].tags is not None:
+        _check_patterns(settings.pop("immutable_tags", None))
     unknown = sorted(set(settings) - set(known))
     if unknown:
         raise Invalid(f"hosted {format} repositories have no setting {unknown[0]!r}; there is: {', '.join(known)}", field="settings")
     for name, value in settings.items():
         if value not in known[name]:
             raise Invalid(f"{name} is one of {', '.join(known[name])}", field=f"settings.{name}")
+
+
+def _check_host(format: str, host: str) -> None:
+    if not FORMATS[format].hosts:
+        raise Invalid(f"a host name cannot stand for a repository of the format {format}", field="host")
+    if len(host) > LONGEST_HOST or not _HOST.fullmatch(host):
+        raise Invalid("a host is a name such as images.example.org, in lower case and without a port", field="host")
+
+
+def _check_patterns(patterns: Any) -> None:
+    if patterns is None:
+        return
+    sound = isinstance(patterns, list) and len(patterns) <= MOST_PATTERNS and all(isinstance(each, str) and each for each in patterns)
+    if not sound or any(len(each) > LONGEST_PATTERN for each in patterns):
+        raise Invalid(f"immutable_tags are at most {MOST_PATTERNS} patterns of tags, such as v*", field="settings.immutable_tags")
 
 
 _Values = dict[str, Any]
@@ -202,18 +236,23 @@ def _changed(before: Repository, change: RepositoryChange) -> _Values:
     settings = {key: value for key, value in merged.items() if value is not None}
     after = _values(before) | wanted | {"settings": settings}
     check_repository_name(after["name"])
-    _check_values(before.format, after["status"], after["quota_bytes"], settings)
+    _check_values(before.format, after["status"], after["quota_bytes"], settings, after["host"])
     return after
 
 
 def _values(repository: Repository) -> _Values:
-    return {name: getattr(repository, name) for name in ("name", "status", "public", "quota_bytes", "settings")}
+    return {name: getattr(repository, name) for name in ("name", "status", "public", "quota_bytes", "settings", "host")}
+
+
+def _moves_host(before: Repository, after: _Values) -> bool:
+    """Whether some host name means another repository now, or the same by another name: that is known under the installation's epoch."""
+    return before.host != after["host"] or (before.host is not None and before.name != after["name"])
 
 
 def _advance(transaction: Transaction, repository_id: int, before: Repository, after: _Values) -> None:
     """The quota is read by admission alone, under its own lock: no epoch moves with it."""
     moved = {name for name, value in _values(before).items() if value != after[name]}
-    classes = {"metadata"} if moved & {"name", "status", "settings"} else set()
+    classes = {"metadata"} if moved & {"name", "status", "settings", "host"} else set()
     if "public" in moved:
         classes |= {"metadata", "authorization"}
     if "name" in moved and _is_taken(transaction.connection, after["name"]):
@@ -234,29 +273,38 @@ def _write(connection: Connection, repository_id: int, after: _Values) -> None:
         connection.execute(
             text(
                 "update arkvory_repositories set name = :name, status = :status, public = :public, quota_bytes = :quota_bytes, "
-                "settings = cast(:settings as jsonb), updated_at = now() where id = :id"
+                "settings = cast(:settings as jsonb), host = :host, updated_at = now() where id = :id"
             ),
             after | {"settings": json.dumps(after["settings"]), "id": repository_id},
         )
     except IntegrityError as error:
+        if "live_host" in str(error.orig):
+            raise AlreadyExists(f"the host {after['host']!r} stands for another repository") from error
         # Taken since we looked.
         raise AlreadyExists(f"there is a repository {after['name']!r} already") from error
 
 
+def _taken(connection: Connection, name: str, host: str | None) -> str:
+    """What is in the way of a new repository."""
+    if _is_taken(connection, name):
+        return f"there is a repository {name!r} already"
+    return f"the host {host!r} stands for another repository"
+
+
 _INSERT = text(
-    "insert into arkvory_repositories (name, format, kind, public, status, quota_bytes, settings, creator_id) "
-    "values (:name, :format, :kind, :public, :status, :quota_bytes, cast(:settings as jsonb), :creator) "
-    "on conflict (tenant, name) where deleted_at is null do nothing returning id"
+    "insert into arkvory_repositories (name, format, kind, public, status, quota_bytes, settings, host, creator_id) "
+    "values (:name, :format, :kind, :public, :status, :quota_bytes, cast(:settings as jsonb), :host, :creator) "
+    "on conflict do nothing returning id"
 )
 _REPOSITORIES = (
     "select r.name, r.format, r.kind, r.status, r.public, r.quota_bytes, r.settings, u.name as creator, r.created_at, r.updated_at, "
-    "r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch "
+    "r.host, r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch "
     "from arkvory_repositories r left join arkvory_users u on u.id = r.creator_id where r.tenant = 'default' and r.deleted_at is null"
 )
 
 
 def _shown(row: Row[Any]) -> Repository:
-    values: list[Any] = [*row[:10], Epochs._make(row[10:14])]
+    values: list[Any] = [*row[:11], Epochs._make(row[11:15])]
     return Repository(*values)
 
 

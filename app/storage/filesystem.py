@@ -72,13 +72,29 @@ def sync_folder(folder: Path) -> None:
 
 
 class IncomingFile:
-    """A temporary file, written in order."""
+    """A temporary file, written in order; `size` null: a new one, else behind the first `size` bytes of one that is there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, size: int | None = None) -> None:
         self.path = path
-        self._written = self._begun = 0
-        with _disk_errors():
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        self._written = self._begun = size or 0
+        with _disk_errors(FileNotFoundError):
+            flags = os.O_CREAT | os.O_EXCL if size is None else 0
+            self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o640)
+        if size is not None:
+            self._cut(size)
+
+    def _cut(self, size: int) -> None:
+        """What a request of before wrote without its being counted goes."""
+        try:
+            with _disk_errors():
+                there = os.fstat(self._fd).st_size
+                os.ftruncate(self._fd, min(size, there))
+                os.lseek(self._fd, 0, os.SEEK_END)
+            if there < size:
+                raise FileNotFoundError(self.path)
+        except BaseException:
+            self.close()
+            raise
 
     def write(self, piece: bytes | memoryview) -> None:
         """Raises CapacitySpent when the disk is full."""
@@ -178,6 +194,12 @@ class FileStore:
 
     def create(self, upload_id: UUID) -> IncomingFile:
         return IncomingFile(self._incoming / str(upload_id))
+
+    def resume(self, upload_id: UUID, size: int) -> IncomingFile | None:
+        try:
+            return IncomingFile(self._incoming / str(upload_id), size)
+        except FileNotFoundError:
+            return None
 
     def holds(self, digest: str, blob_id: int, size: int) -> bool:
         # By opening: NFS asks its server then, while a `stat` may be answered from what this machine remembers of a file half written.

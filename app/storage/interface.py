@@ -30,6 +30,9 @@ class Incoming(Protocol):
 
     def write(self, piece: bytes | memoryview) -> None: ...
 
+    def close(self) -> None:
+        """Give the descriptor back; the bytes stay, for `BlobStore.resume`."""
+
     def sync(self) -> None:
         """The end of writing: on the disk, not only in the kernel's memory."""
 
@@ -44,6 +47,9 @@ class BlobStore(Protocol):
         """Raises FileNotFoundError."""
 
     def create(self, upload_id: UUID) -> Incoming: ...
+
+    def resume(self, upload_id: UUID, size: int) -> Incoming | None:
+        """Go on behind the first `size` bytes of a temporary file; null when so many are not there."""
 
     def holds(self, digest: str, blob_id: int, size: int) -> bool: ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
@@ -42,6 +42,37 @@ class Reservation:
     written: int = 0
 
 
+@dataclass(frozen=True)
+class _Row:
+    """What stands in the rows of new uploads beside their sizes; `target` and `owner` where one takes several requests."""
+
+    key: str
+    lease_seconds: float
+    target: str | None = None
+    owner: str | None = None
+
+
+def _insert(transaction: Transaction, reservations: Sequence[Reservation], row: _Row) -> None:
+    transaction.order.reach(Step.UPLOADS)
+    transaction.connection.execute(
+        text(
+            "insert into arkvory_uploads (id, repository_id, status, bytes, key, lease_until, target, owner, received) "
+            "select id, :repository, 'open', bytes, :key, now() + make_interval(secs => :lease), :target, :owner, "
+            "case when cast(:target as text) is null then null else 0 end "
+            "from unnest(cast(:ids as uuid[]), cast(:sizes as bigint[])) as each(id, bytes)"
+        ),
+        {
+            "ids": [str(each.id) for each in reservations],
+            "sizes": [each.reserved for each in reservations],
+            "repository": reservations[0].repository_id,
+            "key": row.key[:200],
+            "lease": row.lease_seconds,
+            "target": row.target,
+            "owner": row.owner,
+        },
+    )
+
+
 class Admission:
     """Opens, grows and releases uploads; remembers those of this process, whose leases it renews."""
 
@@ -61,39 +92,49 @@ class Admission:
 
         Raises TooLarge, CapacitySpent or NotFound.
         """
-        self._check_size(size or 0)
-        reserved = min(FIRST_STEP, at_most or FIRST_STEP) if size is None else size
-        if self._settings.max_upload_bytes is not None:
-            reserved = min(reserved, self._settings.max_upload_bytes)
-        reservation = Reservation(uuid4(), repository_id, reserved, exact=size is not None)
-        self._look_elsewhere()
-        with self._turn, self._transactions.begin() as transaction:
-            transaction.lock_admission()
-            if size is None:
-                # A nearly spent quota still takes a small body of unknown length.
-                reservation.reserved = max(1, min(reserved, self._room(transaction, repository_id)))
-            self._check_room(transaction, repository_id, reservation.reserved)
-            transaction.order.reach(Step.UPLOADS)
-            transaction.connection.execute(
-                text(
-                    "insert into arkvory_uploads (id, repository_id, status, bytes, key, lease_until) "
-                    "values (cast(:id as uuid), :repository, 'open', :bytes, :key, now() + make_interval(secs => :lease))"
-                ),
-                {
-                    "id": str(reservation.id),
-                    "repository": repository_id,
-                    "bytes": reservation.reserved,
-                    "key": key[:200],
-                    "lease": self._settings.upload_lease_seconds,
-                },
-            )
+        if size is not None:
+            return self.open_all(repository_id, [size], key)[0]
+        reservation = self._open_unknown(repository_id, at_most or FIRST_STEP, _Row(key, self._settings.upload_lease_seconds))
         self.open_uploads[reservation.id] = reservation
         return reservation
 
-    def grow(self, reservation: Reservation, needed: int) -> None:
-        """Reserve more, in steps, until `needed` bytes fit. Raises TooLarge, CapacitySpent or UploadGivenUp."""
+    def open_session(self, repository_id: int, key: str, target: str, owner: str) -> Reservation:
+        """Reserve a first step for an upload that takes several requests, the first of which moves no bytes. Raises as `open`."""
+        return self._open_unknown(repository_id, FIRST_STEP, _Row(key, self._settings.upload_session_seconds, target, owner))
+
+    def open_all(self, repository_id: int, sizes: Sequence[int], key: str) -> list[Reservation]:
+        """Reserve exactly these sizes, each for an upload of its own, all or none. Raises as `open`."""
+        for size in sizes:
+            self._check_size(size)
+        reservations = [Reservation(uuid4(), repository_id, size, exact=True) for size in sizes]
+        self._look_elsewhere()
+        with self._turn, self._transactions.begin() as transaction:
+            transaction.lock_admission()
+            self._check_room(transaction, repository_id, sum(sizes))
+            _insert(transaction, reservations, _Row(key, self._settings.upload_lease_seconds))
+        self.open_uploads |= {each.id: each for each in reservations}
+        return reservations
+
+    def _open_unknown(self, repository_id: int, reserved: int, row: _Row) -> Reservation:
+        """A nearly spent quota still takes a small body of unknown length."""
+        bounds = (FIRST_STEP, reserved, self._settings.max_upload_bytes)
+        reserved = min(each for each in bounds if each is not None)
+        self._look_elsewhere()
+        with self._turn, self._transactions.begin() as transaction:
+            transaction.lock_admission()
+            reserved = max(1, min(reserved, self._room(transaction, repository_id)))
+            self._check_room(transaction, repository_id, reserved)
+            reservation = Reservation(uuid4(), repository_id, reserved, exact=False)
+            _insert(transaction, [reservation], row)
+        return reservation
+
+    def grow(self, reservation: Reservation, needed: int, *, exactly: bool = False) -> None:
+        """Reserve more, in steps unless `exactly` so much is wanted, until `needed` bytes fit.
+
+        Raises TooLarge, CapacitySpent or UploadGivenUp.
+        """
         self._check_size(needed)
-        step = min(LARGEST_STEP, max(FIRST_STEP, reservation.reserved))
+        step = 0 if exactly else min(LARGEST_STEP, max(FIRST_STEP, reservation.reserved))
         self._look_elsewhere()
         with self._turn, self._transactions.begin() as transaction:
             transaction.lock_admission()
@@ -143,7 +184,8 @@ class Admission:
             transaction.order.reach(Step.UPLOADS)
             transaction.connection.execute(
                 text(
-                    "update arkvory_uploads set lease_until = now() + make_interval(secs => :lease) "
+                    "update arkvory_uploads set lease_until = greatest(lease_until, now() + make_interval(secs => :lease)), "
+                    "held_until = case when holder is not null then now() + make_interval(secs => :lease) end "
                     # One that is being published right now is passed over: no waiting, no circle.
                     "where id in (select id from arkvory_uploads where id = any(cast(:ids as uuid[])) and status = 'open' "
                     "order by id for update skip locked)"

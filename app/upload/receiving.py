@@ -55,7 +55,7 @@ class Received:
         return self.incoming.path
 
 
-class _Hashes:
+class Hashes:
     """The digests of one body; optional ones are dropped once the body is no longer small."""
 
     def __init__(self, asked: Iterable[str], when_small: Iterable[str]) -> None:
@@ -75,8 +75,19 @@ class _Hashes:
         return {name: each.hexdigest() for name, each in (self._asked | self._optional).items()}
 
 
+@dataclass(frozen=True)
+class Progress:
+    """What has arrived of a body that comes in several requests: `size` bytes, and their hashes where this process made all of them."""
+
+    size: int = 0
+    hashes: Hashes | None = None
+
+
 class Receiver:
-    """One body on its way into a temporary file. Ends with `finish` or `discard`."""
+    """One body on its way into a temporary file. Ends with `finish` or `discard`; with `pause` another one goes on with it.
+
+    Each byte is hashed as it comes. Only where another process took in the first of them is the file read once more, at its end.
+    """
 
     def __init__(
         self,
@@ -86,19 +97,30 @@ class Receiver:
         expected: Expected,
         when_small: Iterable[str] = (),
         always: Iterable[str] = (),
+        going_on: tuple[Incoming, Progress] | None = None,
     ) -> None:
-        """`always` are the digests to make whatever the size, `when_small` those that a large body goes without."""
+        """`always` are the digests to make whatever the size, `when_small` those that a large body goes without.
+
+        `going_on`: the temporary file that has a part of the body already.
+        """
         self._admission = admission
         self._expected = expected
         self._reservation = reservation
-        self._hashes = _Hashes((*expected.digests, *always), when_small)
+        self._hashes: Hashes | None = Hashes((*expected.digests, *always), when_small)
         self._size = 0
+        # Its bytes are all there, and may be placed.
+        self.finished = False
         self._waiting: list[bytes | memoryview] = []
         self._flying: list[bytes | memoryview] = []
         self._spare: list[bytearray] = []
         self._flights: tuple[AsyncResult, ...] = ()
         self._pool = gevent.get_hub().threadpool
-        self._incoming: Incoming = self._pool.apply(store.create, (reservation.id,))
+        if going_on is None:
+            self._incoming: Incoming = self._pool.apply(store.create, (reservation.id,))
+        else:
+            self._incoming, progress = going_on
+            self._size = reservation.written = progress.size
+            self._hashes = progress.hashes if progress.size else progress.hashes or self._hashes
 
     @property
     def size(self) -> int:
@@ -142,12 +164,34 @@ class Receiver:
         self._land()
         if self._expected.size is not None and self._size != self._expected.size:
             raise Invalid(f"the body has {self._size} bytes, {self._expected.size} were announced")
-        checksums = self._hashes.hex()
+        self.finished = True
+        checksums = self._checksums()
         for name, expected in self._expected.digests.items():
             if checksums[name] != expected:
                 raise DigestMismatch(f"{name} of the body is {checksums[name]}, {expected} was announced")
         self._pool.apply(self._incoming.sync)
         return Received(self._reservation, self._incoming, self._size, checksums)
+
+    def announce(self, size: int) -> None:
+        """So many bytes come next: reserve all of them at once. Raises CapacitySpent or TooLarge."""
+        if self._size + size > self._reservation.reserved:
+            self._admission.grow(self._reservation, self._size + size, exactly=True)
+
+    def pause(self) -> Progress:
+        """Write what has been fed and let go of the file; `finish` is left to a later request."""
+        self._land()
+        self._take_off()
+        self._land()
+        self._incoming.close()
+        return Progress(self._size, self._hashes)
+
+    def _checksums(self) -> dict[str, str]:
+        """Made while the bytes came; what was not is made from the file."""
+        made = self._hashes.hex() if self._hashes is not None else {}
+        missing = {"sha256", *self._expected.digests} - set(made)
+        if missing:
+            made |= self._pool.apply(_hash_file, (self._incoming.path, missing))
+        return made
 
     def discard(self) -> None:
         """Stop and remove the temporary file; harmless after it was placed."""
@@ -182,6 +226,8 @@ class Receiver:
         self._write(pieces)
 
     def _hash(self, pieces: Sequence[bytes | memoryview]) -> None:
+        if self._hashes is None:
+            return
         for piece in pieces:
             self._hashes.update(piece)
 
@@ -189,3 +235,11 @@ class Receiver:
         for piece in pieces:
             self._incoming.write(piece)
             self._reservation.written += len(piece)
+
+
+def _hash_file(path: Path, algorithms: Iterable[str]) -> dict[str, str]:
+    hashes = Hashes(algorithms, ())
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(PIECE):
+            hashes.update(piece)
+    return {name: digest for name, digest in hashes.hex().items() if name in algorithms}

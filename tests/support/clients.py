@@ -23,6 +23,7 @@ PACKAGES = {
     ),
     "gradle": ("gradle", "default-jdk-headless"),
     "ivy": ("ivy", "default-jre-headless"),
+    "containers": ("skopeo", "podman", "buildah"),
     "nginx": ("nginx-light",),
     "systemd-analyze": ("systemd",),
 }  # fmt: skip

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from app.errors import ArkvoryError, Conflict, InvalidPath, IsFolder, NotFound
 from app.http import listing
-from app.http.bodies import body_filler, body_reader, body_size
+from app.http.bodies import body_filler, body_reader, body_size, read_small
 from app.http.digests import announced, digest_headers
 from app.http.identity import caller, log_fact
 from app.http.listing import HARMLESS, folder
@@ -21,7 +21,7 @@ from app.http.paths import encode_path
 from app.http.reads import Asked, Description, DocumentRead, FactRead, FileRead, Otherwise, Read, Reads
 from app.protocols.maven.documents import ArchetypeCatalog, MetadataDocument
 from app.protocols.maven.names import ALGORITHMS, Catalog, File, Metadata, Sidecar, parse
-from app.protocols.maven.uploads import MOST_SIDECAR, check_metadata, compare_sidecar, read_small, store_file
+from app.protocols.maven.uploads import MOST_SIDECAR, check_metadata, compare_sidecar, store_file
 from app.repository.publishing import Target
 from app.repository.reading import Ask, Document, DocumentSource, Gate
 from app.upload.receiving import Expected
@@ -38,9 +38,9 @@ _LONGEST_PHRASE = 250
 _FRESH = {"Cache-Control": "no-cache"}
 
 
-def refusal(error: ArkvoryError) -> Response:
+def refusal(error: ArkvoryError, asked: Asked) -> Response:
     """The message as the reason phrase too, which is all that mvn and Gradle show."""
-    answer = listing.refusal(error)
+    answer = listing.refusal(error, asked)
     if answer.status_code < 400:
         return answer
     phrase = " ".join(error.message.encode("ascii", "replace").decode().split())[:_LONGEST_PHRASE]
@@ -168,7 +168,7 @@ def _put_file(target: Target, file: File) -> Response:
 
 
 def _put_sidecar(repository_id: int, sidecar: Sidecar) -> Response:
-    body = read_small(body_reader(), body_size(), MOST_SIDECAR)
+    body = read_small(body_size(), MOST_SIDECAR)
     if not isinstance(sidecar.of, File):
         return _told("checksums of this document are made from it", 200)
     with parts().database.read() as connection:

@@ -13,7 +13,8 @@ from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import DefusedXMLParser
 from sqlalchemy import Connection, text
 
-from app.errors import DigestMismatch, Invalid, TooLarge
+from app.errors import DigestMismatch, Invalid
+from app.http.bodies import check_size
 from app.protocols.maven.inspection import look_into
 from app.protocols.maven.names import ALGORITHMS, File, Sidecar
 from app.repository.publishing import NewFile, Package, Published, Session
@@ -79,25 +80,15 @@ def _digest(sidecar: Sidecar, body: bytes) -> str:
     return bytes(found[0]).decode().lower()
 
 
-def read_small(read: Read, size: int | None, most: int) -> bytes:
-    """A whole body of at most `most` bytes. Raises TooLarge, before reading where the length is known."""
-    _check_size(size, most)
-    body = b""
-    while piece := read(most + 1 - len(body)):
-        body += piece
-        _check_size(len(body), most)
-    return body
-
-
 def check_metadata(read: Read, size: int | None) -> None:
     """Read metadata and keep nothing. Raises TooLarge, or Invalid for what is no XML, declares entities or is like none of Maven's."""
-    _check_size(size, MOST_METADATA)
+    check_size(size, MOST_METADATA)
     told = _Told()
     parser = DefusedXMLParser(target=told, forbid_dtd=True)
     taken = 0
     while piece := read(_PIECE):
         taken += len(piece)
-        _check_size(taken, MOST_METADATA)
+        check_size(taken, MOST_METADATA)
         _check(gevent.get_hub().threadpool.apply(_fault, (parser.feed, piece)))
         _check(told.endless(len(piece)))
     _check(_fault(parser.close))
@@ -154,8 +145,3 @@ def _fault(parse: Callable[..., Any], *arguments: bytes) -> str | None:
 def _check(fault: str | None) -> None:
     if fault is not None:
         raise Invalid(fault)
-
-
-def _check_size(size: int | None, most: int) -> None:
-    if size is not None and size > most:
-        raise TooLarge(f"at most {most} bytes are read of this file")

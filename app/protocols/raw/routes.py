@@ -5,7 +5,6 @@ from __future__ import annotations
 import mimetypes
 
 from flask import Blueprint, Response, request
-from werkzeug.datastructures import ETags
 
 from app.errors import Invalid, InvalidPath
 from app.http.addresses import public_base
@@ -16,10 +15,11 @@ from app.http.identity import caller, log_fact
 from app.http.listing import HARMLESS, folder, refusal
 from app.http.parts import parts
 from app.http.paths import encode_path
+from app.http.preconditions import conditions
 from app.http.reads import Asked, Description, FileRead, Read, Reads
 from app.http.responses import content_disposition
 from app.repository.names import check_path, is_content_type
-from app.repository.publishing import Conditions, NewFile, Published, Target
+from app.repository.publishing import NewFile, Published, Target
 from app.repository.reading import Gate
 from app.upload.receiving import Expected
 
@@ -54,12 +54,12 @@ def put(repository: str, path: str) -> Response:
     log_fact("repository", repository)
     if path.endswith("/"):
         raise InvalidPath("a file's path does not end in a slash")
-    expected, conditions = Expected(announced(request.headers), body_size()), _conditions()
-    with parts().publisher.begin(Target("raw", repository, caller()), path, conditions) as session:
+    expected, demanded = Expected(announced(request.headers), body_size()), conditions()
+    with parts().publisher.begin(Target("raw", repository, caller()), path, demanded) as session:
         receiver = session.receiver(expected, when_small=("md5", "sha1"))
         receiver.drain_into(body_filler())
         file = NewFile(path, receiver.finish(), _known_type(request.headers.get("Content-Type", ""), path))
-        (published,) = session.publish([file], conditions)
+        (published,) = session.publish([file], demanded)
     return _stored(published)
 
 
@@ -88,7 +88,7 @@ def post(repository: str, path: str) -> Response:
 @blueprint.delete("/<segment:repository>/<artifact:path>")
 def delete(repository: str, path: str) -> Response:
     log_fact("repository", repository)
-    parts().editor.delete(Target("raw", repository, caller()), [path], _conditions())
+    parts().editor.delete(Target("raw", repository, caller()), [path], conditions())
     return Response(status=204)
 
 
@@ -97,19 +97,6 @@ def _known_type(told: str, path: str) -> str:
     if is_content_type(told) and told.partition(";")[0].strip().lower() not in _UNTOLD:
         return told
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
-
-
-def _conditions() -> Conditions:
-    """If-Match compares strongly: a weak tag matches nothing (RFC 9110, 13.1.1). If-None-Match compares weakly."""
-    return Conditions(
-        if_match=_tags("If-Match", request.if_match, weak=False), if_none_match=_tags("If-None-Match", request.if_none_match, weak=True)
-    )
-
-
-def _tags(header: str, given: ETags, *, weak: bool) -> frozenset[str] | None:
-    if header not in request.headers:
-        return None
-    return frozenset({"*"}) if given.star_tag else frozenset(given.as_set(include_weak=weak))
 
 
 def _stored(published: Published) -> Response:

@@ -1,0 +1,177 @@
+"""Uploads that take several requests (DESIGN 5): their state is a row of `arkvory_uploads`, their bytes a temporary file of the blob store.
+
+So any process may go on with one, and a restart loses nothing that was acknowledged. One request at a time moves bytes of it, and holds
+it meanwhile. A process that took in all bytes so far remembers their hashes; another one reads the file once more when it is complete.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+import gevent
+from sqlalchemy import Row, text
+
+from app.cache.changes import Transactions
+from app.database.engines import Database
+from app.database.locks import Step
+from app.errors import ArkvoryError, TooManyUploads, UploadUnknown, WrongOffset
+from app.storage import BlobStore, Incoming
+from app.upload.admission import Admission, Reservation
+from app.upload.receiving import Hashes, Progress
+from config import Settings
+
+# A client that cut a request off repeats it before the server has noticed.
+BUSY_SECONDS = 2.0
+MOST_REMEMBERED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Which upload is meant: it belongs to a target in a repository and to whoever began it, and is unknown elsewhere."""
+
+    repository_id: int
+    target: str
+    owner: str
+    id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An upload that this request alone moves bytes of."""
+
+    reservation: Reservation
+    incoming: Incoming
+    progress: Progress
+
+
+class Sessions:
+    """Begins, holds, pauses and cancels them."""
+
+    def __init__(self, settings: Settings, database: Database, transactions: Transactions, admission: Admission, store: BlobStore) -> None:
+        self._settings = settings
+        self._database = database
+        self._transactions = transactions
+        self._admission = admission
+        self._store = store
+        self._pool = gevent.get_hub().threadpool
+        self._progress: OrderedDict[UUID, Progress] = OrderedDict()
+
+    def begin(self, repository_id: int, target: str, owner: str, key: str, algorithms: Iterable[str] = ()) -> UUID:
+        """A new one without bytes; digests by these algorithms will be asked for. Raises CapacitySpent or NotFound."""
+        reservation = self._admission.open_session(repository_id, key, target, owner)
+        self._remember(reservation.id, Progress(0, Hashes(algorithms, ())))
+        made = self._pool.apply(self._store.create, (reservation.id,))
+        made.close()
+        return reservation.id
+
+    def received(self, address: Address) -> int:
+        """How many bytes are there. Raises UploadUnknown."""
+        with self._database.read() as connection:
+            found = connection.execute(text(f"select received from arkvory_uploads where {_CONDITION}"), _values(address)).scalar()
+        if found is None:
+            raise _unknown()
+        return int(found)
+
+    def hold(self, address: Address, offset: int | None = None) -> Held:
+        """Take it for this request; `offset` is where the client means to go on.
+
+        Raises UploadUnknown, WrongOffset (the upload stays as it is), or TooManyUploads when another request keeps it.
+        """
+        row = self._hold_row(address)
+        reservation = Reservation(address.id, address.repository_id, row.bytes, exact=False, written=row.received)
+        if offset not in (None, row.received):
+            self._let_go(reservation, row.received)
+            raise WrongOffset(f"this upload has {row.received} bytes, and goes on behind them", row.received)
+        try:
+            incoming = self._pool.apply(self._store.resume, (address.id, row.received))
+        except ArkvoryError:
+            self._let_go(reservation, row.received)
+            raise
+        if incoming is None:
+            self._admission.release([address.id])
+            raise _unknown()
+        self._admission.open_uploads[address.id] = reservation
+        return Held(reservation, incoming, self._known(address.id, row.received))
+
+    def pause(self, reservation: Reservation, progress: Progress) -> None:
+        """Let others go on with it. Raises UploadUnknown when it was given up meanwhile."""
+        self._remember(reservation.id, progress)
+        self._admission.forget(reservation.id)
+        self._let_go(reservation, progress.size)
+
+    def cancel(self, address: Address) -> None:
+        """Give its bytes back. Raises UploadUnknown, or TooManyUploads while a request moves some."""
+        self._hold_row(address)
+        self._admission.release([address.id])
+        self._pool.apply(self._store.remove_temporary, (address.id,))
+        self._progress.pop(address.id, None)
+
+    def free_all(self) -> None:
+        """Whoever held any is gone: the storage has a new owner."""
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.UPLOADS)
+            transaction.connection.execute(
+                text("update arkvory_uploads set holder = null, held_until = null where status = 'open' and holder is not null")
+            )
+
+    def _remember(self, upload_id: UUID, progress: Progress) -> None:
+        self._progress[upload_id] = progress
+        while len(self._progress) > MOST_REMEMBERED:
+            self._progress.popitem(last=False)
+
+    def _known(self, upload_id: UUID, received: int) -> Progress:
+        """Hashes of other bytes than those that count are of no use."""
+        known = self._progress.pop(upload_id, None)
+        return known if known is not None and known.size == received else Progress(received)
+
+    def _hold_row(self, address: Address) -> Row[tuple[int, int]]:
+        deadline = time.monotonic() + BUSY_SECONDS
+        while (row := self._try_to_hold(address)) is None:
+            self.received(address)
+            if time.monotonic() > deadline:
+                raise TooManyUploads("another request is sending bytes of this upload", retry_after=1)
+            gevent.sleep(0.05)
+        return row
+
+    def _try_to_hold(self, address: Address) -> Row[tuple[int, int]] | None:
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.UPLOADS)
+            return transaction.connection.execute(
+                text(
+                    "update arkvory_uploads set holder = cast(:holder as uuid), held_until = now() + make_interval(secs => :lease), "
+                    f"lease_until = greatest(lease_until, now() + make_interval(secs => :lease)) where {_CONDITION} "
+                    "and (holder is null or held_until < now()) returning bytes, received"
+                ),
+                {"holder": str(uuid4()), "lease": self._settings.upload_lease_seconds, **_values(address)},
+            ).first()
+
+    def _let_go(self, reservation: Reservation, received: int) -> None:
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.UPLOADS)
+            done = transaction.connection.execute(
+                text(
+                    "update arkvory_uploads set received = :received, holder = null, held_until = null, changed_at = now(), "
+                    "lease_until = now() + make_interval(secs => :kept) where id = cast(:id as uuid) and status = 'open'"
+                ),
+                {"received": received, "kept": self._settings.upload_session_seconds, "id": str(reservation.id)},
+            )
+        if not done.rowcount:
+            raise _unknown()
+
+
+_CONDITION = (
+    "id = cast(:id as uuid) and repository_id = :repository and target = :target and owner = :owner and status = 'open' "
+    "and lease_until > now()"
+)
+
+
+def _values(address: Address) -> dict[str, object]:
+    return {"id": str(address.id), "repository": address.repository_id, "target": address.target, "owner": address.owner}
+
+
+def _unknown() -> UploadUnknown:
+    return UploadUnknown("there is no such upload: it ended or expired, or belongs to another image or user; begin anew")
