@@ -51,6 +51,7 @@ FORMATS: Mapping[str, Format] = {
             made=re.compile(r"(?:.+/maven-metadata\.xml|archetype-catalog\.xml|.+\.(?:md5|sha1|sha-?256|sha-?512))", re.IGNORECASE),
             repeatable=True,
         ),
+        Format("npm", write_policy="once", companions=(".sigstore",)),
         Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),
     )
 }

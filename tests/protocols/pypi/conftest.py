@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 from app.http import errors
 from app.http.parts import Parts, build_parts
 from app.http.paths import route_on_raw_paths
-from app.protocols.pypi.readers import readers
+from app.protocols.pypi.inspection import readers
 from app.protocols.pypi.routes import blueprint, reads
 from config.settings import Settings
 from tests.protocols.pypi.packages import CONTENT_TYPE, form_of
