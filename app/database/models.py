@@ -315,13 +315,15 @@ artifacts = Table(
 )
 
 # npm: a row for each version, of which the package's documents are put together as they are. Each text is JSON of which the version's
-# part of the document is made; U+0001 in it stands for the address of the repository. `readme` and `deprecated` are plain text.
+# part of the document is made; U+0001 in it stands for the address of the repository. `words` is what a search looks at beside the name;
+# it and `readme` and `deprecated` are plain text.
 npm_versions = Table(
     "arkvory_npm_versions",
     metadata,
     Column("artifact_id", BigInteger, ForeignKey("arkvory_artifacts.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("fragment", Text, nullable=False),
     Column("abbreviated", Text, nullable=False),
+    Column("words", Text, nullable=False),
     Column("readme", Text),
     Column("deprecated", Text),
 )

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0011"
-down_revision = "0008"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 
@@ -22,6 +22,7 @@ def upgrade() -> None:
         sa.Column("artifact_id", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("fragment", sa.Text(), nullable=False),
         sa.Column("abbreviated", sa.Text(), nullable=False),
+        sa.Column("words", sa.Text(), nullable=False),
         sa.Column("readme", sa.Text(), nullable=True),
         sa.Column("deprecated", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(
