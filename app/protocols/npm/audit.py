@@ -8,7 +8,7 @@ from typing import Any
 import gevent
 from flask import Response, request
 
-from app.errors import Invalid, TooLarge
+from app.errors import ArkvoryError, Invalid, TooLarge
 from app.http.bodies import body_reader
 from app.http.identity import caller, log_fact
 from app.http.parts import parts
@@ -53,7 +53,10 @@ def _told(repository: str) -> dict[str, Any]:
     if len(body) > MOST_SENT:
         raise TooLarge(f"at most {MOST_SENT} bytes are read here")
     if request.headers.get("Content-Encoding", "").lower() == "gzip":
-        body = gevent.get_hub().threadpool.apply(_unpacked, (body,))
+        unpacked = gevent.get_hub().threadpool.apply(_unpacked, (body,))
+        if isinstance(unpacked, ArkvoryError):
+            raise unpacked
+        body = unpacked
     told = parsed(body or b"{}")
     if not isinstance(told, dict):
         raise Invalid("the body is no JSON object")
@@ -65,18 +68,16 @@ def _may_read(repository: str) -> None:
     parts().reader.may_read(Ask(FORMAT, repository, "", caller()))
 
 
-def _unpacked(body: bytes) -> bytes:
-    """Raises Invalid and TooLarge."""
+def _unpacked(body: bytes) -> bytes | ArkvoryError:
+    """Or what is wrong, returned: gevent's threads print what is raised in them."""
     unpacking = zlib.decompressobj(wbits=31)
     try:
         unpacked = unpacking.decompress(body, MOST_BODY)
     except zlib.error:
-        raise Invalid("the body is not gzipped, though it is said to be", "Content-Encoding") from None
+        return Invalid("the body is not gzipped, though it is said to be", "Content-Encoding")
     if unpacking.unconsumed_tail:
-        raise TooLarge(f"at most {MOST_BODY} bytes are read here, unpacked")
-    if not unpacking.eof:
-        raise Invalid("the gzipped body ends too early", "Content-Encoding")
-    return unpacked
+        return TooLarge(f"at most {MOST_BODY} bytes are read here, unpacked")
+    return unpacked if unpacking.eof else Invalid("the gzipped body ends too early", "Content-Encoding")
 
 
 def _count(dependencies: Any) -> int:

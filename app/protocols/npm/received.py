@@ -17,6 +17,8 @@ from app.upload.archives.tars import Unreadable
 from app.upload.receiving import Expected, Read, Received, Receiver
 
 DIGESTS = ("sha1", "sha512")
+# From here on a body takes longer to parse than the loop may be kept from others.
+LONG_BODY = 64 * 1024
 
 readers = Readers(archives.__name__)
 
@@ -97,11 +99,9 @@ def _parsed(rest: Rest, spilled: list[Receiver]) -> Mapping[str, Any]:
         if spilled:
             values: Mapping[str, Any] = readers.document(spilled[0].finish().path, "document")
         else:
-            values = archives.reduced(archives.parse(bytes(rest.kept)))
+            values = archives.reduced(parsed(bytes(rest.kept)))
     except Unreadable as error:
         raise Invalid(f"the document {error}") from None
-    except ValueError as error:
-        raise Invalid(f"the document is no JSON: {str(error)[:200]}") from None
     return values
 
 
@@ -156,7 +156,15 @@ def small_document(read: Read, most: int) -> Any:
 
 def parsed(body: bytes) -> Any:
     """JSON from a client; a long one in a thread. Raises Invalid."""
+    value, fault = _parse(body) if len(body) <= LONG_BODY else gevent.get_hub().threadpool.apply(_parse, (body,))
+    if fault is not None:
+        raise Invalid(fault)
+    return value
+
+
+def _parse(body: bytes) -> tuple[Any, str | None]:
+    """And what is wrong, returned: gevent's threads print what is raised in them."""
     try:
-        return archives.parse(body) if len(body) <= 64 * 1024 else gevent.get_hub().threadpool.apply(archives.parse, (body,))
+        return archives.parse(body), None
     except ValueError as error:
-        raise Invalid(f"the body is no JSON: {str(error)[:200]}") from None
+        return None, f"the body is no JSON: {str(error)[:200]}"

@@ -18,7 +18,7 @@ from app.errors import BodyCutShort, Invalid, TooLarge
 from app.upload.receiving import PIECE, Read
 
 MIB = 1024 * 1024
-# Longer ones are taken out; shorter ones stay in the document.
+# One as long as this is taken out; shorter ones stay in the document.
 LONG_TEXT = 64 * 1024
 # Of the rest: what stays in memory, what is accepted, and any text in it.
 KEPT = 256 * 1024
@@ -29,7 +29,9 @@ LONGEST_TEXT = 8 * MIB
 _WHOLE = re.compile(rb'[^"]*+(?:"(?:[^"\\]++|\\.)*+"[^"]*+)*+', re.DOTALL)
 _DATA_KEY = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\Z')
 # `\/` is how some write a slash.
-_LONG_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*"(?P<text>[A-Za-z0-9+/=\\]{%d,}+)"' % (LONG_TEXT + 1))
+_LONG_TEXT = rb'"(?P<text>[A-Za-z0-9+/=\\]{%d,}+)"' % LONG_TEXT
+_LONG_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*' + _LONG_TEXT)
+_LONG_DATA_BEGUN = re.compile(_LONG_TEXT)
 _BASE64_START = re.compile(rb"[A-Za-z0-9+/]{4}")
 _KEY_BYTES = 64
 _MARKER = "\x01attached "
@@ -99,7 +101,7 @@ class Splitter:
         if match.end():
             self._keep(bytes(self._open[: match.end()]))
             del self._open[: match.end()]
-        if len(self._open) <= LONG_TEXT:
+        if len(self._open) < LONG_TEXT:
             return b""
         if not _DATA_KEY.search(self._rest.tail) or not _BASE64_START.match(self._open, 1):
             if len(self._open) > LONGEST_TEXT:
@@ -112,8 +114,9 @@ class Splitter:
 
     def _keep(self, data: bytes) -> None:
         """Whole texts, but for long files that begin and end among them."""
+        begun = _LONG_DATA_BEGUN.match(data) if _DATA_KEY.search(self._rest.tail) else None
         position = 0
-        for match in _LONG_DATA.finditer(data):
+        for match in filter(None, (begun, *_LONG_DATA.finditer(data))):
             self._rest.add(data[position : match.start("text") - 1])
             self._begin()
             self._inside(match["text"] + b'"')

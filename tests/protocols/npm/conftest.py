@@ -18,6 +18,7 @@ from app.http.parts import Parts, build_parts
 from app.http.paths import route_on_raw_paths
 from app.protocols.npm.received import readers
 from app.protocols.npm.routes import blueprint, reads
+from app.repository.registry import Registry, RepositoryChange
 from config.settings import Settings
 from tests.protocols.npm.packages import document
 from tests.support.bothways import both_ways
@@ -43,6 +44,15 @@ class Room:
         if as_ is not None:
             headers["Authorization"] = as_
         return self.client.open(f"/npm/js/{path}", method=method, headers=headers, **options)
+
+    def change(self, **values: Any) -> None:
+        """Of the repository."""
+        house = self.parts
+        Registry(house.settings, house.database, house.transactions, house.access).update(ADMIN, "js", RepositoryChange(values))
+
+    def once(self, path: str) -> TestResponse:
+        """GET by nobody, of what is different the next time."""
+        return self.app.test_client().get(f"/npm/js/{path}")
 
     def get(self, path: str, **options: Any) -> TestResponse:
         return self.request("GET", path, **options)
@@ -90,7 +100,7 @@ def _end_readers() -> Iterator[None]:
 
 @pytest.fixture
 def room(database_url: str, tmp_path: Path) -> Iterator[Room]:
-    given = {"ARKVORY_DATABASE_URL": database_url, "ARKVORY_DATA_DIR": str(tmp_path / "data"), "ARKVORY_DISK_RESERVE_BYTES": "0"}
+    given = {"ARKVORY_DATABASE_URL": database_url, "ARKVORY_DATA_DIR": str(tmp_path / "data"), "ARKVORY_PASSWORD_LENGTH": "8"}
     parts = build_parts(Settings.from_environment(given))
     parts.local_secret = "local"
     parts.ownership.acquire(5)
