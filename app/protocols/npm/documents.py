@@ -1,19 +1,20 @@
 """The room's derived documents, put together from rows (see `repository.reading.DocumentSource`).
 
-A packument is its versions' fragments, one behind the other, as they are stored: nothing of them is parsed, however many they are. All
-documents of a package have the revision of its row. Held versions are left out, and so are tags that name one.
+A packument is its versions' fragments, one behind the other, as they are stored: nothing of them is parsed, however many they are, and
+PostgreSQL joins some hundreds of them before it hands them over. All documents of a package have the revision of its row. Held versions
+are left out, and so are tags that name one.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gevent
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row, TextClause, text
 
 from app.cache.snapshots import Snapshot
 from app.http.responses import json_time
@@ -24,7 +25,8 @@ from app.repository.reading import Draft
 FULL_TYPE = "application/json"
 ABBREVIATED_TYPE = "application/vnd.npm.install-v1+json"
 
-# Versions from which on rows are fetched in parts, and a document takes longer to write than the loop may be kept from others.
+# Versions that are joined in one piece. From here on pieces are fetched one by one, and a document takes longer to write than the loop
+# may be kept from others.
 MANY = 200
 # What a packument says of the package itself is what its latest version says.
 _OF_THE_LATEST = ("description", "homepage", "keywords", "repository", "contributors", "author", "bugs", "license", "readmeFilename")
@@ -79,15 +81,32 @@ class PackumentDocument(_OfPackage):
     def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
         package = _package(connection, snapshot.id, self.package)
         tags = read_tags(connection, package.id)
-        times: dict[str, str] = {"created": json_time(package.created_at), "modified": json_time(package.changed_at)}
-        pieces = [self._version(row, times) for row in _versions(connection, package, "abbreviated" if self.abbreviated else "fragment")]
+        moments = {"created": json_time(package.created_at), "modified": json_time(package.changed_at)}
+        pieces, times = self._pieces(connection, package)
         around = {"name": package.display_name, "dist-tags": tags}
         if self.abbreviated:
-            head, tail = around, {"modified": times["modified"], "time": times}
+            head, tail = around, {"modified": moments["modified"]}
         else:
             head = {"_id": package.display_name, "_rev": revision_text(package), **around}
-            tail = {"time": times, **self._of_the_package(connection, snapshot, package.id, tags.get("latest"))}
-        return self._draft(lambda: _document(head, pieces, tail), long=package.artifacts >= MANY)
+            tail = self._of_the_package(connection, snapshot, package.id, tags.get("latest"))
+        before, between, behind = _dumps(head)[:-1] + b',"versions":{', b'},"time":', b"}," + _dumps(tail)[1:]
+
+        def write() -> bytes:
+            return b"".join([before, b",".join(pieces), between, b",".join([_dumps(moments)[:-1], *times]), behind])
+
+        return self._draft(write, long=package.artifacts >= MANY)
+
+    def _pieces(self, connection: Connection, package: Row[Any]) -> tuple[list[bytes], list[bytes]]:
+        """Versions and their times, some hundreds in each piece, so that they are in memory once."""
+        many = package.artifacts >= MANY
+        options = {"stream_results": True, "max_row_buffer": 1} if many else {}
+        pieces, times = [], []
+        for row in connection.execute(_ABBREVIATED if self.abbreviated else _FULL, {"package": package.id}, execution_options=options):
+            pieces.append(self._placed(row.versions).encode())
+            times.append(row.times.encode())
+            if many:
+                gevent.sleep(0)
+        return pieces, times
 
     def _of_the_package(self, connection: Connection, snapshot: Snapshot, package_id: int, latest: str | None) -> dict[str, Any]:
         maintainers = connection.execute(_MAINTAINERS, {"package": package_id}).scalar()
@@ -98,14 +117,6 @@ class PackumentDocument(_OfPackage):
             **{key: told[key] for key in _OF_THE_LATEST if key in told},
             "readme": (row.readme if row is not None else None) or "",
         }
-
-    def _version(self, row: Row[Any], times: dict[str, str]) -> bytes:
-        times[row.version] = json_time(row.updated_at)
-        return f"{json.dumps(row.version)}:{self._placed(_with_deprecation(row))}".encode()
-
-
-def _document(head: Mapping[str, Any], versions: Iterable[bytes], tail: Mapping[str, Any]) -> bytes:
-    return b"".join([_dumps(head)[:-1], b',"versions":{', b",".join(versions), b"},", _dumps(tail)[1:]])
 
 
 def _with_deprecation(row: Row[Any]) -> str:
@@ -174,17 +185,6 @@ def _package(connection: Connection, repository_id: int, package: str) -> Row[An
     return connection.execute(_PACKAGE, {"id": repository_id, "name": package}).one()
 
 
-def _versions(connection: Connection, package: Row[Any], column: str) -> Iterator[Row[Any]]:
-    """In the order in which they were published; many are fetched in parts, so that they are in memory once."""
-    statement = text(f"select a.version, a.updated_at, n.deprecated, n.{column} as fragment {_SHOWN} order by a.id")
-    many = package.artifacts >= MANY
-    result = connection.execute(statement, {"package": package.id}, execution_options={"stream_results": True} if many else {})
-    for part in result.partitions(MANY):
-        yield from part
-        if many:
-            gevent.sleep(0)
-
-
 def version_row(connection: Connection, repository_id: int, package: str, version: str) -> Row[Any] | None:
     """What is kept of a version that is shown."""
     return connection.execute(_VERSION, {"id": repository_id, "path": tarball_path(package, version)}).first()
@@ -197,6 +197,21 @@ def _dumps(value: Any) -> bytes:
 _ROWS = "from arkvory_artifacts a join arkvory_npm_versions n on n.artifact_id = a.id where not a.withheld"
 _SHOWN = f"{_ROWS} and a.package_id = :package"
 _NUMBERS = text(f"select a.version {_SHOWN}")
+
+
+def _joined(column: str) -> TextClause:
+    """Fragments and times in the order in which the versions were published, some hundreds in each row."""
+    return text(
+        "select string_agg(format('%s:%s', to_json(version), case when deprecated is null then fragment "
+        "else format('{\"deprecated\":%s,%s', to_json(deprecated), substr(fragment, 2)) end), ',' order by id) as versions, "
+        "string_agg(format('%s:\"%s\"', to_json(version), "
+        "to_char(updated_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')), ',' order by id) as times "
+        f"from (select a.id, a.version, a.updated_at, n.deprecated, n.{column} as fragment, "
+        f"(row_number() over (order by a.id) - 1) / {MANY} as piece {_SHOWN}) as shown group by piece order by piece"
+    )
+
+
+_ABBREVIATED, _FULL = _joined("abbreviated"), _joined("fragment")
 _VERSION = text(
     f"select a.id, a.version, a.updated_at, n.deprecated, n.fragment, n.readme {_ROWS} and a.repository_id = :id and a.path = :path"
 )
