@@ -25,9 +25,10 @@ from app.repository.reading import Draft
 FULL_TYPE = "application/json"
 ABBREVIATED_TYPE = "application/vnd.npm.install-v1+json"
 
-# Versions that are joined in one piece. From here on pieces are fetched one by one, and a document takes longer to write than the loop
-# may be kept from others.
+# Versions from which on pieces are fetched one by one, and a document takes longer to write than the loop may be kept from others; and
+# how long a piece is, in bytes.
 MANY = 200
+PIECE = 1_000_000
 # What a packument says of the package itself is what its latest version says.
 _OF_THE_LATEST = ("description", "homepage", "keywords", "repository", "contributors", "author", "bugs", "license", "readmeFilename")
 # Of long documents the time to compress them would be most of the time to send them.
@@ -97,7 +98,7 @@ class PackumentDocument(_OfPackage):
         return self._draft(write, long=package.artifacts >= MANY)
 
     def _pieces(self, connection: Connection, package: Row[Any]) -> tuple[list[bytes], list[bytes]]:
-        """Versions and their times, some hundreds in each piece, so that they are in memory once."""
+        """Versions and their times, many in each piece, so that they are in memory once."""
         many = package.artifacts >= MANY
         options = {"stream_results": True, "max_row_buffer": 1} if many else {}
         pieces, times = [], []
@@ -200,14 +201,14 @@ _NUMBERS = text(f"select a.version {_SHOWN}")
 
 
 def _joined(column: str) -> TextClause:
-    """Fragments and times in the order in which the versions were published, some hundreds in each row."""
+    """Fragments and times in the order in which the versions were published, some hundreds in each row as a rule."""
     return text(
         "select string_agg(format('%s:%s', to_json(version), case when deprecated is null then fragment "
         "else format('{\"deprecated\":%s,%s', to_json(deprecated), substr(fragment, 2)) end), ',' order by id) as versions, "
         "string_agg(format('%s:\"%s\"', to_json(version), "
         "to_char(updated_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')), ',' order by id) as times "
         f"from (select a.id, a.version, a.updated_at, n.deprecated, n.{column} as fragment, "
-        f"(row_number() over (order by a.id) - 1) / {MANY} as piece {_SHOWN}) as shown group by piece order by piece"
+        f"sum(octet_length(n.{column})) over (order by a.id) / {PIECE} as piece {_SHOWN}) as shown group by piece order by piece"
     )
 
 

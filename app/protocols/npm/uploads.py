@@ -87,8 +87,8 @@ def publish(session: Session, package: str, document: Document, publisher: str) 
     if bundle is not None:
         files.append(NewFile(files[0].path + PROVENANCE, session.store(bundle.document), "application/json"))
     owners = _maintainers(document.value("maintainers"), publisher)
-    also = functools.partial(_write, made, release.tags, owners)
-    return session.publish(files, package=Package(package, package), also=also)[0]
+    write = functools.partial(_write, made, release.tags, owners)
+    return session.publish(files, package=Package(package, package, also=write))[0]
 
 
 def _check_tarball(release: Release, found: Mapping[str, Any]) -> None:

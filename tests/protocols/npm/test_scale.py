@@ -83,6 +83,24 @@ def test_a_large_packument_is_joined_and_not_parsed_and_not_kept(room: Room, mon
     assert room.packument(headers=ABBREVIATED)["versions"].keys() == told["versions"].keys()
 
 
+def test_a_long_document_that_was_read_and_changed_is_parsed_elsewhere(room: Room) -> None:
+    """npm deprecates a version by sending all of them."""
+    multiply(room, "p", 1999, padding=1000)
+    told = room.packument()
+    for version in ("1.0.7", "1.0.8"):
+        told["versions"][version]["deprecated"] = "it leaks"
+    assert len(json.dumps(told)) > 2 * MIB
+    assert room.put("p", told).status_code == 201
+    versions = room.packument(headers=ABBREVIATED)["versions"]
+    assert [version for version, manifest in versions.items() if "deprecated" in manifest] == ["1.0.7", "1.0.8"]
+    told = room.packument()
+    del told["versions"]["1.0.9"]
+    assert room.put(f"p/-rev/{told['_rev']}", told).status_code == 201
+    assert len(room.packument()["versions"]) == 1999
+    broken = json.dumps(told)[:-1000]
+    assert room.request("PUT", "p", data=broken).status_code == 400
+
+
 def test_a_conditional_read_renders_nothing(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     """C9: the validator is the revision, known before the document is made."""
     multiply(room, "p", 1999)
@@ -159,6 +177,20 @@ def test_a_large_tarball_takes_little_memory_and_a_larger_one_is_refused(server:
     assert server.put("/npm/big/big", body).status_code == 201
     assert peak(server) - before < 40 * MIB
     assert hashlib.sha256(server.get("/npm/big/big/-/big-1.0.0.tgz").content).digest() == hashlib.sha256(data).digest()
+
+
+def test_a_packument_of_thirty_megabytes_is_not_many_times_in_memory(server: Server) -> None:
+    """HO-NPM-5."""
+    server.repository("long", "npm")
+    assert insist(server, "PUT", "/npm/long/long", document("long", "1.0.0")) == 201
+    engine = create_engine(str(server.database_url), poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text(MULTIPLY), {"name": "long", "count": 300, "padding": 100_000})
+    before = peak(server)
+    body = server.get("/npm/long/long", headers={"Accept-Encoding": "identity"}).content
+    assert len(body) > 30_000_000
+    assert peak(server) - before < 3 * len(body)
+    assert len(json.loads(body)["versions"]) == 301
 
 
 def test_a_tarball_over_the_limit_is_refused_and_leaves_nothing(make_server: Any) -> None:
