@@ -162,7 +162,7 @@ class Reads:
         self.prefix = blueprint.url_prefix
         self.refusal = refusal
         self.routes: list[Route] = []
-        self._blueprint = blueprint
+        self.blueprint = blueprint
         self._views: dict[str, Callable[..., Response]] = {}
         blueprint.register_error_handler(ArkvoryError, refusal)
 
@@ -172,7 +172,7 @@ class Reads:
         def register(address: Address) -> Address:
             name = getattr(address, "__name__")  # noqa: B009  # a callable in general has none
             view = self._views.setdefault(name, self._view(address))
-            self._blueprint.add_url_rule(rule, name, view, methods=["GET"], defaults=defaults)
+            self.blueprint.add_url_rule(rule, name, view, methods=["GET"], defaults=defaults)
             self.routes.append(Route(f"{self.format}.{name}", *_compiled(self.prefix + rule), defaults, address, self))
             return address
 
