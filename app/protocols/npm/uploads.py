@@ -69,7 +69,7 @@ def _tags(document: Document, version: str) -> tuple[str, ...]:
     """Those that the version gets; what a whole document says of others stays as it is."""
     versions = document.versions or {}
     for tag, named in document.tags.items():
-        if named not in versions:
+        if not isinstance(named, str) or named not in versions:
             raise Invalid(f"the tag {tag!r} names {named!r}, which is not in the document", "dist-tags")
     return tuple(check_tag(tag) for tag, named in document.tags.items() if named == version)
 

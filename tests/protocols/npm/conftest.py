@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse
 from app.access.people import Users
 from app.protocols.npm.received import readers
 from app.protocols.npm.routes import reads
+from app.repository.registry import Registry, RepositoryChange
 from tests.protocols.npm.packages import document
 from tests.support import room as room_of
 from tests.support.house import ADMIN
@@ -22,6 +23,15 @@ ABBREVIATED = {"Accept": "application/vnd.npm.install-v1+json; q=1.0, applicatio
 
 class Room(room_of.Room):
     """Requests to `/npm/js/`."""
+
+    def change(self, **values: Any) -> None:
+        """Of the repository."""
+        house = self.parts
+        Registry(house.settings, house.database, house.transactions, house.access).update(ADMIN, "js", RepositoryChange(values))
+
+    def once(self, path: str) -> TestResponse:
+        """GET by nobody, of what is different the next time."""
+        return self.app.test_client().get(f"/npm/js/{path}")
 
     def packument(self, name: str = "p", **options: Any) -> Any:
         answer = self.get(name, **options)

@@ -7,9 +7,16 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from app.protocols.npm.routes import reads
+from app.repository.publishing import Target
+from app.repository.quarantine import Quarantine
 from tests.protocols.npm.conftest import ABBREVIATED, Room
 from tests.protocols.npm.packages import document, tarball, tgz
+from tests.support.house import ADMIN
+from tests.support.room import parts_over
 
 
 def test_a_scoped_package_is_one_in_every_spelling(room: Room) -> None:
@@ -249,9 +256,6 @@ def test_all_of_a_package_is_taken_back(room: Room) -> None:
 
 def test_a_held_version_leaves_the_packument_its_tags_and_its_file(room: Room) -> None:
     """Quarantine, W5."""
-    from app.repository.quarantine import Quarantine
-    from tests.support.house import ADMIN
-
     room.published("p", "1.0.0", "1.1.0")
     house = room.parts
     quarantine = Quarantine(house.database, house.transactions, house.access)
@@ -317,3 +321,84 @@ def test_whoever_has_no_right_changes_nothing(room: Room, method: str) -> None:
             answer = room.request(method, path, as_=who, data=json.dumps("1.0.0"))
             assert answer.status_code in ((status, 404) if (method, path) == ("DELETE", "p") else (status,)), (path, answer.text)
     assert set(room.packument()["versions"]) == {"1.0.0"}
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 5), st.just(10**400), st.floats(), st.text(max_size=5), st.just("\x01attached 0"),
+    st.lists(st.text(max_size=3), max_size=2), st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
+)  # fmt: skip
+# Places in a document: of each, the keys that lead there.
+PLACES = [
+    *((key,) for key in ("name", "_id", "_rev", "readme", "maintainers", "dist-tags", "versions", "_attachments")),
+    ("dist-tags", "latest"), ("versions", "1.0.0"), ("_attachments", "p-1.0.0.tgz"),
+    *(("versions", "1.0.0", key) for key in ("name", "version", "dist", "scripts", "keywords", "readme", "deprecated", "gypfile", "bin")),
+    *(("versions", "1.0.0", "dist", key) for key in ("integrity", "shasum", "signatures", "tarball")),
+    *(("_attachments", "p-1.0.0.tgz", key) for key in ("data", "length", "content_type")),
+]  # fmt: skip
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(st.tuples(st.sampled_from(PLACES), VALUES), max_size=3), path=st.sampled_from(["p", "p/-rev/1-0"]))
+def test_whatever_a_document_says_is_taken_or_refused(room: Room, changes: list[tuple[tuple[str, ...], Any]], path: str) -> None:
+    """Never 500; and what was taken can be read."""
+    sent = document("p", "1.0.0")
+    for keys, value in changes:
+        place: Any = sent
+        for key in keys[:-1]:
+            place = place.get(key, {}) if isinstance(place, dict) else {}
+        if isinstance(place, dict):
+            place[keys[-1]] = value
+    answer = room.put(path, sent)
+    assert answer.status_code in (201, 400, 404, 409), answer.text
+    assert answer.is_json
+    if answer.status_code == 201:
+        for headers in ({}, ABBREVIATED):
+            assert "1.0.0" in room.packument(headers=headers)["versions"]
+        assert room.get("-/v1/search?text=").status_code == 200
+
+
+def test_addresses_have_the_prefix_and_port_of_a_trusted_proxy(database_url: str, tmp_path: Any) -> None:
+    """HO-NPM-2."""
+    with parts_over(database_url, tmp_path, ARKVORY_TRUSTED_PROXIES="127.0.0.1") as parts:
+        room = Room(parts, reads, "js")
+        room.repository("js")
+        room.published("@s/p", "1.0.0")
+        told = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "art.example", "X-Forwarded-Port": "8443"}
+        told["X-Forwarded-Prefix"] = "/packages"
+        for headers in (told, told | ABBREVIATED, told):
+            dist = room.packument("@s/p", headers=headers)["versions"]["1.0.0"]["dist"]
+            assert dist["tarball"] == "https://art.example:8443/packages/npm/js/@s/p/-/p-1.0.0.tgz"
+        begun = room.request("POST", "-/v1/login", headers=told).json
+        assert begun["loginUrl"].startswith("https://art.example:8443/packages/npm/js/-/v1/login/")
+
+
+def test_what_has_no_room_is_refused_in_npms_words(room: Room) -> None:
+    room.change(quota_bytes=0)
+    answer = room.publish("p", "1.0.0")
+    assert (answer.status_code, answer.json["reason"]) == (507, "capacity_spent")
+    room.change(quota_bytes=None, settings={"write_policy": "read_only"})
+    assert room.publish("p", "1.0.0").status_code == 405
+    assert room.publish("p", "1.0.0").is_json
+
+
+def test_where_versions_may_be_replaced_the_packument_tells_of_the_new_one(room: Room) -> None:
+    room.change(settings={"write_policy": "replace"})
+    room.published("p", "1.0.0", description="first")
+    room.put("p", {"versions": {"1.0.0": {"deprecated": "bad"}}})
+    room.published("p", "1.0.0", description="second")
+    told = room.packument()
+    assert (told["description"], "deprecated" in told["versions"]["1.0.0"]) == ("second", False)
+    data = room.get("p/-/p-1.0.0.tgz").data
+    assert told["versions"]["1.0.0"]["dist"]["shasum"] == hashlib.sha1(data).hexdigest()
+
+
+def test_what_is_deleted_elsewhere_leaves_the_packument_with_its_tags(room: Room) -> None:
+    """By the management API, and with the repository."""
+    room.published("p", "1.0.0", "1.1.0")
+    room.parts.editor.delete(Target("npm", "js", ADMIN), ["p/-/p-1.1.0.tgz"])
+    told = room.packument()
+    assert (set(told["versions"]), told["dist-tags"]) == ({"1.0.0"}, {"latest": "1.0.0"})
+    room.execute("update arkvory_repositories set deleted_at = now()")
+    room.parts.cleanup.run()
+    for table in ("repositories", "packages", "artifacts", "npm_versions", "npm_tags", "npm_packages"):
+        assert room.value(f"select count(*) from arkvory_{table}") == 0
