@@ -1,4 +1,4 @@
-"""npm, pnpm and both Yarns against hosted repositories: what they publish, they install, lock, find offline and take back."""
+"""npm, pnpm, both Yarns and bun against hosted repositories: what they publish, they install, lock, find offline and take back."""
 
 from __future__ import annotations
 
@@ -250,3 +250,24 @@ def test_yarn_berry_publishes_and_installs_immutably_and_offline(registry: Regis
     assert "No audit suggestions" in yarn("app", "npm", "audit")
     yarn("lib", "npm", "tag", "add", "@acme/lib@1.0.0", "stable")
     assert "stable" in yarn("lib", "npm", "tag", "list", "@acme/lib")
+
+
+def test_bun_publishes_and_installs_by_the_lock_file_and_from_its_cache(registry: Registry) -> None:
+    program = clients.node_client(clients.BUN, "bin/bun")
+    registry.package("lib", "@acme/lib", "1.0.0")
+
+    def bun(folder: str, *arguments: str, check: bool = True) -> str:
+        login = {"NPM_CONFIG_REGISTRY": f"{registry.url}/", "NPM_CONFIG_TOKEN": registry.token}
+        return registry.in_(folder, program, *arguments, check=check, BUN_INSTALL_CACHE_DIR=str(registry.desk.home / "bun-cache"), **login)
+
+    bun("lib", "publish")
+    registry.app("app")
+    bun("app", "install")
+    assert registry.works("app")
+    registry.publish("1.1.0")
+    bun("app", "install", "--frozen-lockfile", "--force")
+    assert "@acme/lib@1.0.0" in bun("app", "pm", "ls")
+    bun("app", "update")
+    assert "@acme/lib@1.1.0" in bun("app", "pm", "ls")
+    assert "No vulnerabilities found" in bun("app", "audit")
+    assert "previously published versions: 1.1.0" in bun("lib", "publish", check=False)

@@ -6,6 +6,7 @@ import fcntl
 import functools
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-CONFIGURATION = ("PIP_", "UV_", "TWINE_", "CURL_", "NPM_", "YARN_", "PNPM_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+CONFIGURATION = ("PIP_", "UV_", "TWINE_", "CURL_", "NPM_", "YARN_", "PNPM_", "BUN_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
 # What Debian calls them. mvn finds its plugins below /usr/share/maven-repo and compiles with a JDK; nothing of it needs the Internet.
@@ -33,6 +34,8 @@ PACKAGES = {
 PROGRAMS = frozenset({"npm"})
 # Clients that are npm packages, put into the virtual environment.
 NODE_CLIENTS = {"pnpm": "10.34.9", "yarn": "1.22.22", "@yarnpkg/cli-dist": "4.18.1"}
+BUN = f"@oven/bun-linux-{'aarch64' if platform.machine() == 'aarch64' else 'x64-baseline'}"
+NODE_CLIENTS |= {BUN: "1.4.5"}
 
 
 def find(name: str) -> str | None:
