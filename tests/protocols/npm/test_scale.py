@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import http.client
+import itertools
 import json
 import statistics
 import time
 import zlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from sqlalchemy.pool import NullPool
 
 from app.protocols.npm import documents
 from app.protocols.npm.documents import PackumentDocument
+from tests.conftest import MakeCluster
 from tests.protocols.npm.conftest import ABBREVIATED, Room
 from tests.protocols.npm.packages import document, tgz
 from tests.support.server import Server
@@ -133,23 +136,48 @@ def insist(server: Server, method: str, path: str, body: Any) -> int:
     return answer.status_code
 
 
+def race(nodes: Sequence[Server], count: int) -> None:
+    """Versions come and tags move at once, by each of the nodes in turn."""
+    nodes[0].repository("race", "npm")
+    assert insist(nodes[0], "PUT", "/npm/race/p", document("p", "0.0.0")) == 201
+    versions = [f"1.0.{number}" for number in range(count)]
+    turns = itertools.cycle(nodes)
+    with ThreadPoolExecutor(16) as pool:
+        tags = [pool.submit(insist, next(turns), "PUT", f"/npm/race/-/package/p/dist-tags/t{number % 5}", "0.0.0") for number in range(20)]
+        done = [pool.submit(insist, next(turns), "PUT", "/npm/race/p", document("p", each, tag="next")) for each in versions]
+        assert {each.result() for each in (*tags, *done)} == {201}
+    for node in nodes:
+        _has_all(node, {"0.0.0", *versions})
+    told_bytes, summed = counters(nodes[0])
+    assert told_bytes == summed
+
+
+def _has_all(node: Server, versions: set[str]) -> None:
+    """Within a few polls of its mailbox, where another node published."""
+    deadline = time.monotonic() + 10
+    while set((told := node.get("/npm/race/p").json())["versions"]) != versions and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert set(told["versions"]) == versions
+    assert (told["dist-tags"]["latest"], told["dist-tags"]["t0"]) == ("0.0.0", "0.0.0")
+    for version in sorted(versions)[:3]:
+        data = node.get(f"/npm/race/p/-/p-{version}.tgz").content
+        assert told["versions"][version]["dist"]["shasum"] == hashlib.sha1(data).hexdigest()
+
+
 def test_fifty_publishes_at_once_lose_nothing_while_tags_move(server: Server) -> None:
     """HO-NPM-4, W1."""
-    server.repository("race", "npm")
-    assert insist(server, "PUT", "/npm/race/p", document("p", "0.0.0")) == 201
-    versions = [f"1.0.{number}" for number in range(50)]
-    with ThreadPoolExecutor(16) as pool:
-        tags = [pool.submit(insist, server, "PUT", f"/npm/race/-/package/p/dist-tags/t{number % 5}", "0.0.0") for number in range(20)]
-        done = [pool.submit(insist, server, "PUT", "/npm/race/p", document("p", each, tag="next")) for each in versions]
-        assert {each.result() for each in (*tags, *done)} == {201}
-    told = server.get("/npm/race/p").json()
-    assert set(told["versions"]) == {"0.0.0", *versions}
-    assert (told["dist-tags"]["latest"], told["dist-tags"]["t0"]) == ("0.0.0", "0.0.0")
-    for version in ("1.0.0", "1.0.49"):
-        data = server.get(f"/npm/race/p/-/p-{version}.tgz").content
-        assert told["versions"][version]["dist"]["shasum"] == hashlib.sha1(data).hexdigest()
-    told_bytes, summed = counters(server)
-    assert told_bytes == summed
+    race([server], 50)
+
+
+def test_two_nodes_that_publish_at_once_lose_nothing(make_cluster: MakeCluster) -> None:
+    """HO-NPM-4; and a login that began at one is confirmed at the other and redeemed at the first."""
+    nodes = make_cluster(2, 1)
+    race(nodes, 40)
+    begun = nodes[0].post("/npm/race/-/v1/login", auth=None).json()
+    page, done = (begun[key].partition("/npm/")[2] for key in ("loginUrl", "doneUrl"))
+    assert nodes[1].post(f"/npm/{page}", auth=None, data={"name": "admin", "password": nodes[1].password}).status_code == 200
+    token = nodes[0].get(f"/npm/{done}", auth=None).json()["token"]
+    assert nodes[1].get("/npm/race/-/whoami", auth=("x", token)).json() == {"username": "admin"}
 
 
 def peak(server: Server) -> int:
