@@ -8,6 +8,7 @@ are left out, and so are tags that name one.
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,7 +94,10 @@ class PackumentDocument(_OfPackage):
         before, between, behind = _dumps(head)[:-1] + b',"versions":{', b'},"time":', b"}," + _dumps(tail)[1:]
 
         def write() -> bytes:
-            return b"".join([before, b",".join(pieces), between, b",".join([_dumps(moments)[:-1], *times]), behind])
+            commas = [b","] * len(pieces)
+            # Joined once: what is long must not be in memory a third time.
+            versions = list(itertools.chain.from_iterable(zip(pieces, commas, strict=True)))[:-1]
+            return b"".join([before, *versions, between, b",".join([_dumps(moments)[:-1], *times]), behind])
 
         return self._draft(write, long=package.artifacts >= MANY)
 
