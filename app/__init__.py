@@ -24,6 +24,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     from app.http.parts import build_parts
     from app.jobs import lifecycle
     from app.protocols.maven import routes as maven
+    from app.protocols.npm import routes as npm
     from app.protocols.oci import routes as oci
     from app.protocols.pypi import routes as pypi
     from app.protocols.raw import routes as raw
@@ -38,11 +39,12 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.register_blueprint(health.blueprint)
     app.register_blueprint(raw.blueprint)
     app.register_blueprint(maven.blueprint)
+    app.register_blueprint(npm.blueprint)
     app.register_blueprint(pypi.blueprint)
     app.register_blueprint(oci.blueprint)
     oci.register(app)
     api.register(app)
-    shortpath.put_before(app, house, (raw.reads, maven.reads, pypi.reads, oci.reads), counts.count)
+    shortpath.put_before(app, house, (raw.reads, maven.reads, npm.reads, pypi.reads, oci.reads), counts.count)
     hosts.put_before(app, house)
     app.extensions["arkvory.lifecycle"] = lifecycle.attach(app, house)
     return app

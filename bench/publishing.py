@@ -1,4 +1,4 @@
-"""What each format's client sends when it publishes, with random bytes, and how pip asks."""
+"""What each format's client sends when it publishes, with random bytes, and how pip and npm ask."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import zipfile
 from collections.abc import Mapping
 
 from bench.client import Step
+from tests.protocols.npm.packages import tarball as tarball_of
 from tests.protocols.pypi.packages import CONTENT_TYPE, form_of, wheel_members
 
 PIP = (
     "Accept: application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01",
     "Accept-Encoding: gzip, deflate",
 )
+NPM = ("Accept: application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8, */*", "Accept-Encoding: gzip,deflate,br")
 
 
 def wheel_upload(path: str, headers: Mapping[str, str], project: str, version: str, size: int) -> Step:
@@ -52,16 +54,17 @@ def blob_upload(repository: str, headers: Mapping[str, str], size: int) -> list[
     return [Step("POST", f"/v2/{repository}/blobs/uploads/", headers, b"", (202,)), Step("PUT", finish, plain, body)]
 
 
-def npm_publish(root: str, headers: Mapping[str, str], name: str, size: int) -> Step:
-    """What `npm publish` sends for a package with one version, its tarball in base64."""
-    body, version = os.urandom(size), "1.0.0"
+def npm_publish(root: str, headers: Mapping[str, str], name: str, size: int, version: str = "1.0.0") -> Step:
+    """What `npm publish` sends for a version of a package: its tarball, of about `size` bytes, in base64."""
+    without = tarball_of(name, version, {"package/data": b""})
+    body = tarball_of(name, version, {"package/data": os.urandom(max(0, size - len(without)))})
     tarball = f"{name}-{version}.tgz"
     integrity = "sha512-" + base64.b64encode(hashlib.sha512(body).digest()).decode()
     about = {
         "name": name, "version": version, "_id": f"{name}@{version}",
         "dist": {"integrity": integrity, "shasum": hashlib.sha1(body).hexdigest(), "tarball": f"http://127.0.0.1/{name}/-/{tarball}"},
     }  # fmt: skip
-    attachment = {"content_type": "application/octet-stream", "data": base64.b64encode(body).decode(), "length": size}
+    attachment = {"content_type": "application/octet-stream", "data": base64.b64encode(body).decode(), "length": len(body)}
     document = {
         "_id": name, "name": name, "dist-tags": {"latest": version}, "versions": {version: about},
         "_attachments": {tarball: attachment},

@@ -23,7 +23,7 @@ USER, PASSWORD = "bench", "bench-bench-bench"
 
 @dataclass
 class House:
-    """A running server with the repositories `public`, `private` (raw) and `python` (pypi), and a token that may read and write in all."""
+    """A running server with repositories, and a token that may read and write in all: `public`, `private` (raw), `python`, `node` (npm)."""
 
     server: Server
     token: str
@@ -62,8 +62,9 @@ def _furnish(server: Server) -> str:
     server.repository("public", public=True)
     server.repository("private")
     server.repository("python", format="pypi", public=True)
+    server.repository("node", format="npm", public=True)
     _created(server, "/api/v1/users", {"name": USER, "password": PASSWORD})
-    for name in ("public", "private", "python"):
+    for name in ("public", "private", "python", "node"):
         _created(server, f"/api/v1/repositories/{name}/rules", {"subject": f"user:{USER}", "permissions": ["read", "write"]})
     wanted = {"name": "bench", "permissions": ["read", "write"]}
     return str(_created(server, "/api/v1/tokens", wanted, auth=(USER, PASSWORD))["token"])

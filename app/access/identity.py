@@ -325,6 +325,13 @@ class Identities:
         self._keep(digest, identity)
         return identity
 
+    def of_user(self, connection: Connection, user_id: int, revision: int) -> Identity:
+        """A user who said before, with a password, who they are, while nothing has changed since. Raises Unauthenticated."""
+        row = connection.execute(text(f"{_USER_QUERY} where u.id = :id"), {"id": user_id}).first()
+        if row is None or row.disabled or row.revision != revision:
+            raise Unauthenticated("what you logged in with has changed meanwhile; log in again")
+        return _user_identity(row)
+
     def is_current(self, identity: Identity | None) -> bool:
         """Whether nothing that this process knows of has ended or changed it since it was read, nor may have (C2)."""
         if identity is None:

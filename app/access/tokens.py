@@ -121,13 +121,17 @@ class Tokens:
         return identity
 
     def _reachable(self, connection: Connection, caller: Caller, token_id: int, *, revoking: bool = False) -> int:
-        """The owner's id. Others' tokens do not exist, except for administrators; a narrow token revokes itself and what it made."""
+        """The owner's id. Others' tokens do not exist, except for administrators.
+
+        A narrow token revokes itself, what it made, and its owner's tokens that can do no more than it.
+        """
         identity = self._authority.signed_in(connection, caller)
-        row = connection.execute(text("select user_id, parent_id from arkvory_tokens where id = :id"), {"id": token_id}).first()
+        query = text("select user_id, parent_id, permissions, repositories from arkvory_tokens where id = :id")
+        row = connection.execute(query, {"id": token_id}).first()
         if row is None or not (row.user_id == identity.user_id or (identity.administrator and has_full_scope(identity))):
             raise NotFound(f"there is no token {token_id}")
         own = identity.token is not None and identity.token.id in {token_id, row.parent_id}
-        if revoking and not own:
+        if revoking and not own and not (row.user_id == identity.user_id and _covers(identity, row.permissions, row.repositories)):
             self._authority.unlimited(identity)
         return int(row.user_id)
 
@@ -152,6 +156,14 @@ def check_within(identity: Identity, permissions: Sequence[str], repositories: S
         raise Forbidden(f"this token allows {', '.join(sorted(maker.permissions))} only, so one made with it cannot allow more")
     if maker.repositories is not None and (repositories is None or set(repositories) - maker.repositories):
         raise Forbidden("this token is for certain repositories only; name some of these for one made with it")
+
+
+def _covers(identity: Identity, permissions: Sequence[str], repositories: Sequence[int] | None) -> bool:
+    try:
+        check_within(identity, permissions, repositories)
+    except Forbidden:
+        return False
+    return True
 
 
 def _lock_owner(transaction: Transaction, name: str) -> int:

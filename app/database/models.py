@@ -127,6 +127,19 @@ tokens = Table(
     Index(None, "parent_id"),
 )
 
+# Logins that a program has begun and that its user confirms in a browser. `user_id` null: not confirmed yet; `revision` is the user's
+# at that moment, so that what ends their credentials ends this too. Kept as the SHA-256 of the address that the browser is given.
+logins = Table(
+    "arkvory_logins",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("user_id", BigInteger, ForeignKey("arkvory_users.id", ondelete="CASCADE")),
+    Column("revision", BigInteger),
+    _at("expires_at"),
+    Index(None, "user_id"),
+    Index(None, "expires_at"),
+)
+
 repositories = Table(
     "arkvory_repositories",
     metadata,
@@ -252,6 +265,9 @@ packages = Table(
     Column("display_name", Text, nullable=False),
     Column("artifacts", BigInteger, nullable=False, server_default=text("0")),
     Column("revision", BigInteger, nullable=False),
+    _at("created_at"),
+    # When `revision` moved; a trigger keeps it, whoever moves it.
+    _at("changed_at"),
     UniqueConstraint("repository_id", "name"),
 )
 
@@ -314,6 +330,38 @@ references = Table(
     Column("kind", Text, primary_key=True),
     CheckConstraint("kind in ('part', 'member', 'same', 'subject')", name="kind"),
     Index(None, "repository_id", "path"),
+)
+
+# npm: a row for each version, of which the package's documents are put together as they are. Each text is JSON of which the version's
+# part of the document is made; U+0001 in it stands for the address of the repository. `words` is what a search looks at beside the name;
+# it and `readme` and `deprecated` are plain text.
+npm_versions = Table(
+    "arkvory_npm_versions",
+    metadata,
+    Column("artifact_id", BigInteger, ForeignKey("arkvory_artifacts.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("fragment", Text, nullable=False),
+    Column("abbreviated", Text, nullable=False),
+    Column("words", Text, nullable=False),
+    Column("readme", Text),
+    Column("deprecated", Text),
+)
+
+npm_tags = Table(
+    "arkvory_npm_tags",
+    metadata,
+    Column("package_id", BigInteger, ForeignKey("arkvory_packages.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("tag", EXACT, primary_key=True),
+    # A tag goes with the version that it names.
+    Column("artifact_id", BigInteger, ForeignKey("arkvory_artifacts.id", ondelete="CASCADE"), nullable=False),
+    Index(None, "artifact_id"),
+)
+
+# Who is named as an owner (JSON, as clients send it); nothing is allowed by it.
+npm_packages = Table(
+    "arkvory_npm_packages",
+    metadata,
+    Column("package_id", BigInteger, ForeignKey("arkvory_packages.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("maintainers", Text, nullable=False),
 )
 
 # Quarantine: by path, outliving the artifact (W5). `main_path` is the path that somebody held; the files beside it are covered too.

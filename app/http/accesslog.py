@@ -16,6 +16,7 @@ from gevent import get_hub, monkey
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET_NAME = re.compile(r"token|passw|secret|signature|api.?key", re.IGNORECASE)
+_TOKEN = re.compile(r"(arkv_)[A-Za-z0-9_-]+")
 _AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 _MOST_WAITING = 4 * 1024 * 1024
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), default=str).encode
@@ -36,9 +37,10 @@ def request_ids() -> Callable[[str | None], str]:
 
 
 def loggable_path(target: str) -> str:
-    """The raw path and query without secrets: neither an authority nor the values of anything named like a token or password."""
+    """The raw path and query without secrets: neither an authority, nor tokens, nor the values of anything named like one or a password."""
     if not target.startswith("/"):
         target = _AUTHORITY.sub("", target, count=1)
+    target = _TOKEN.sub(r"\1***", target)
     path, mark, query = target.partition("?")
     if not mark:
         return path

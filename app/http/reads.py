@@ -181,7 +181,7 @@ class Reads:
         self.refusal = refusal
         self.caller_of = caller_of
         self.routes: list[Route] = []
-        self._blueprint = blueprint
+        self.blueprint = blueprint
         self._views: dict[str, Callable[..., Response]] = {}
         blueprint.register_error_handler(ArkvoryError, lambda error: refusal(error, asked_now()))
 
@@ -191,7 +191,7 @@ class Reads:
         def register(address: Address) -> Address:
             name = getattr(address, "__name__")  # noqa: B009  # a callable in general has none
             view = self._views.setdefault(name, self._view(address))
-            self._blueprint.add_url_rule(rule, name, view, methods=["GET"], defaults=defaults)
+            self.blueprint.add_url_rule(rule, name, view, methods=["GET"], defaults=defaults)
             self.routes.append(Route(f"{self.format}.{name}", *_compiled(self.prefix + rule), defaults, address, self))
             return address
 

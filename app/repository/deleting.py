@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -13,13 +14,21 @@ from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
-from app.errors import NotAllowedHere, NotFound, StillNeeded
+from app.errors import Conflict, NotAllowedHere, NotFound, StillNeeded
 from app.repository.blobs import Blobs
 from app.repository.formats import FORMATS, write_policy
 from app.repository.publishing import Conditions, Target, delete_rows
 from app.repository.reading import check_online
 from app.repository.references import followers, is_part, let_go
 from app.repository.writable import settings_for_writing
+
+
+@dataclass(frozen=True)
+class PackageState:
+    """A package that is to be changed, as the client knows it: `revision` null means whatever it is now."""
+
+    name: str
+    revision: int | None = None
 
 
 class Editor:
@@ -31,12 +40,19 @@ class Editor:
         self._access = access
         self._blobs = blobs
 
-    def delete(self, target: Target, paths: Sequence[str], conditions: Conditions | None = None) -> int:
-        """Delete these paths and their companions, all or none; how many went. Raises NotFound when one is not there."""
+    def delete(
+        self, target: Target, paths: Sequence[str], conditions: Conditions | None = None, state: PackageState | None = None
+    ) -> int:
+        """Delete these paths and their companions, all or none; how many went. Raises NotFound when one is not there.
+
+        With `state` only while their package is as the client knows it; else Conflict.
+        """
         snapshot = self._find(target)
         with self._transactions.begin(snapshot.id) as transaction:
             connection = transaction.connection
             now = self._check(connection, target, snapshot, DELETE, paths)
+            if state is not None:
+                _find_package(connection, now.id, state)
             going = _with_companions(now.format, paths)
             if FORMATS[now.format].references:
                 going += self._tags_of(connection, target, now, paths)
@@ -73,6 +89,22 @@ class Editor:
         for each in found:
             self._access.require_now(connection, target.caller, now, DELETE, each)
         return found
+
+    def change_package(self, target: Target, path: str, state: PackageState, change: Callable[[Connection, int], None]) -> None:
+        """What a format keeps about a package in its own tables, for who may write `path`: `change` is called with the package's id.
+
+        The package's documents move with it. Raises NotFound, Conflict when the package is not as the client knows it, and what `change`
+        raises, which takes it back.
+        """
+        snapshot = self._find(target)
+        with self._transactions.begin(snapshot.id) as transaction:
+            connection = transaction.connection
+            now = self._check(connection, target, snapshot, WRITE, [path])
+            package = _find_package(connection, now.id, state)
+            epochs = transaction.advance(now.id, "content", paths=[])
+            transaction.order.reach(Step.PACKAGE)
+            connection.execute(_MOVE_PACKAGE, {"revision": epochs.content, "gone": 0, "id": package.id})
+            change(connection, package.id)
 
     def _find(self, target: Target) -> Snapshot:
         with self._database.read() as connection:
@@ -138,10 +170,21 @@ def _leave_packages(transaction: Transaction, rows: Sequence[Row[Any]], revision
     transaction.order.reach(Step.PACKAGE)
     for _, package_id in packages:
         gone = sum(1 for row in rows if row.package_id == package_id and not row.withheld) if leaving else 0
-        transaction.connection.execute(
-            text("update arkvory_packages set revision = :revision, artifacts = artifacts - :gone where id = :id"),
-            {"revision": revision, "gone": gone, "id": package_id},
-        )
+        transaction.connection.execute(_MOVE_PACKAGE, {"revision": revision, "gone": gone, "id": package_id})
+
+
+_MOVE_PACKAGE = text("update arkvory_packages set revision = :revision, artifacts = artifacts - :gone where id = :id")
+
+
+def _find_package(connection: Connection, repository_id: int, state: PackageState) -> Row[Any]:
+    """Under the repository's lock. Raises NotFound where it has nothing that is shown, Conflict when it is not what the client saw."""
+    statement = text("select id, revision from arkvory_packages where repository_id = :id and name = :name and artifacts > 0")
+    row = connection.execute(statement, {"id": repository_id, "name": state.name}).first()
+    if row is None:
+        raise NotFound(f"there is no package {state.name!r}")
+    if state.revision not in (None, row.revision):
+        raise Conflict(f"{state.name!r} was changed meanwhile; read it again, then send your change again")
+    return row
 
 
 def _remember_names(connection: Connection, repository_id: int, rows: Sequence[Row[Any]]) -> None:

@@ -73,6 +73,7 @@ FORMATS: Mapping[str, Format] = {
             references=True,
             hosts=True,
         ),
+        Format("npm", write_policy="once", companions=(".sigstore",)),
         Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),
     )
 }

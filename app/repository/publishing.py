@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
@@ -99,14 +99,6 @@ class NewFile:
 
 
 @dataclass(frozen=True)
-class Package:
-    """What the repository's index groups the files by; `name` normalised, `display_name` as published."""
-
-    name: str
-    display_name: str
-
-
-@dataclass(frozen=True)
 class KnownBlob:
     """A blob to link: `sha256` and other checksums in hexadecimal, `size` in bytes."""
 
@@ -117,8 +109,9 @@ class KnownBlob:
 
 @dataclass(frozen=True)
 class Published:
-    """What a publish did to one path."""
+    """What a publish did to one path; `id` is the artifact's."""
 
+    id: int
     path: str
     created: bool
     sha256: str
@@ -126,10 +119,25 @@ class Published:
     updated_at: datetime
 
 
+# What a format writes of its own about what is published, into its own tables: called in the publish's transaction, under the repository's
+# lock, with the package's id and what was published. What it raises takes the publish back.
+Also = Callable[[Connection, int, Sequence[Published]], None]
+
+
+@dataclass(frozen=True)
+class Package:
+    """What the repository's index groups the files by; `name` normalised, `display_name` as published."""
+
+    name: str
+    display_name: str
+    also: Also | None = field(default=None, compare=False)
+
+
 @dataclass(frozen=True)
 class _Current:
     """What a path points at before the publish."""
 
+    id: int
     blob_id: int
     digest: str
     upload_id: Any
@@ -395,6 +403,8 @@ class Publisher:
             ]
             if references:
                 write_references(connection, snapshot.id, references)
+            if package is not None and package.also is not None:
+                package.also(connection, packages[package], published)
             states = {each.received.reservation.id: UploadState("published", each.received.size) for each in files}
             states |= {each.upload_id: UploadState("garbage") for each in gone if each is not None}
             transaction.settle_uploads(states)
@@ -431,7 +441,7 @@ def delete_rows(connection: Connection, repository_id: int, upload_ids: Sequence
 def _current(connection: Connection, repository_id: int, path: str) -> _Current | None:
     row = connection.execute(
         text(
-            "select a.blob_id, b.digest, a.upload_id, a.package_id, b.size, a.updated_at, a.withheld "
+            "select a.id, a.blob_id, b.digest, a.upload_id, a.package_id, b.size, a.updated_at, a.withheld "
             "from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.repository_id = :id and a.path = :path"
         ),
         {"id": repository_id, "path": path},
@@ -495,7 +505,7 @@ def _check_for_repetition(
 ) -> None:
     """W4: what was published once stays as it is when the same comes again. Raises _Repeated."""
     known = [
-        Published(file.path, False, current.digest, file.received.checksums, current.updated_at)
+        Published(current.id, file.path, False, current.digest, file.received.checksums, current.updated_at)
         for file, current in zip(files, currents, strict=True)
         # A part that comes again is wanted again: its grace begins anew.
         if current is not None and not file.is_part and is_written_once(snapshot.format, settings, file.path)
@@ -584,7 +594,7 @@ def _write_artifact(connection: Connection, place: _Place, file: NewFile, caller
             "part": file.is_part,
         },
     ).one()
-    return Published(file.path, current is None, file.received.sha256, file.received.checksums, row.updated_at)
+    return Published(row.id, file.path, current is None, file.received.sha256, file.received.checksums, row.updated_at)
 
 
 _ARTIFACT_UPSERT = text(
@@ -599,7 +609,7 @@ _ARTIFACT_UPSERT = text(
     "updated_at = clock_timestamp(), "
     # Seconds are all that Last-Modified has: other bytes always get a later one.
     "dated_at = greatest(clock_timestamp(), date_trunc('second', arkvory_artifacts.dated_at) + interval '1 second') "
-    "returning updated_at"
+    "returning id, updated_at"
 )
 
 

@@ -34,7 +34,7 @@ run has none of the format. CPU is that of all processes of a server; for Arkvor
 
 WARM = "Files of {size} bytes, already asked for once, over {connections} connections that each wait for their answer, as above."
 PAGE = """The Simple API's page of a project with {files} wheels, as pip asks for it: compressed JSON from Arkvory, JSON from
-devpi-server, HTML from pypiserver."""
+devpi-server, HTML from pypiserver. The abbreviated packument of a package with {files} versions, as npm asks for it."""
 UPLOADS = """New files of random bytes over one connection, one after the other, as each format's client sends them: PUT (raw, nginx), a
 form (Python), a blob in two requests (docker-registry), a document with the tarball in base64 (verdaccio). Arkvory gets a token,
 devpi-server a login token, the others ask for nothing."""
@@ -162,7 +162,7 @@ def _pages(run: Field) -> Section:
     run.now("index pages")
     found = _asked(run, {each: each.page for each in run.those(lambda each: each.page)})
     text = PAGE.format(files=run.sizes.files)
-    return Section("Index pages beside other servers", text, tables=[_table("pip's page", "requests per second", ".0f", found)])
+    return Section("Index pages beside other servers", text, tables=[_table("index page", "requests per second", ".0f", found)])
 
 
 def _asked(run: Field, requests: Mapping[Contestant, bytes | None]) -> dict[Contestant, Rounds]:

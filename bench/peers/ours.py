@@ -7,7 +7,7 @@ from functools import partial
 
 from bench.client import Step, request, walk
 from bench.peers.contestants import PROJECT, Contestant
-from bench.publishing import PIP, wheel_upload
+from bench.publishing import NPM, PIP, npm_publish, wheel_upload
 from bench.server import House
 from bench.small import SIZE
 
@@ -16,7 +16,7 @@ PLAIN = "files"
 
 
 def contestants(place: House, files: int) -> list[Contestant]:
-    """Fill it, with a project of so many wheels; whatever its database does counts as its own."""
+    """Fill it, with a project of so many wheels and a package of so many versions; whatever its database does counts as its own."""
     headers = dict([place.authorization.split(": ", 1)])
 
     def processes() -> list[int]:
@@ -28,10 +28,15 @@ def contestants(place: House, files: int) -> list[Contestant]:
     def post(name: str, size: int) -> list[Step]:
         return [wheel_upload("/pypi/python/", headers, name, "1.0", size)]
 
+    def npm(name: str, size: int) -> list[Step]:
+        return [npm_publish("/npm/node", headers, name, size)]
+
     for repository in ("public", "private"):
         walk(place.port, [Step("PUT", f"/raw/{repository}/small", headers, os.urandom(SIZE))])
     walk(place.port, [wheel_upload("/pypi/python/", headers, PROJECT, f"1.{number}", SIZE) for number in range(files)])
+    walk(place.port, [npm_publish("/npm/node", headers, PROJECT, SIZE, f"1.0.{number}") for number in range(files)])
     ask = partial(request, "GET")
+    tarball = f"/npm/node/{PROJECT}/-/{PROJECT}-1.0.0.tgz"
     wheel = f"/pypi/python/files/{PROJECT}/{PROJECT}-1.0-py3-none-any.whl"
     ours = partial(Contestant, port=place.port, processes=processes, ours=True)
     page = ask(f"/pypi/python/simple/{PROJECT}/", *PIP)
@@ -39,4 +44,5 @@ def contestants(place: House, files: int) -> list[Contestant]:
         ours("Arkvory: raw, public", PLAIN, file=ask("/raw/public/small"), upload=put),
         ours("Arkvory: raw, private, token", PLAIN, file=ask("/raw/private/small", place.authorization)),
         ours("Arkvory: pypi", "python", file=ask(wheel), page=page, upload=post),
+        ours("Arkvory: npm", "npm", file=ask(tarball), page=ask(f"/npm/node/{PROJECT}", *NPM), upload=npm),
     ]

@@ -20,7 +20,7 @@ from bench.client import PATIENCE, Step, connect, pieces, request, walk
 from bench.peers import installing
 from bench.peers.contestants import PROJECT, Contestant
 from bench.peers.installing import Unavailable
-from bench.publishing import PIP, blob_upload, npm_publish, wheel_upload
+from bench.publishing import NPM, PIP, blob_upload, npm_publish, wheel_upload
 from bench.server import tree
 from bench.small import SIZE
 from tests.support.server import free_port
@@ -192,10 +192,10 @@ class Verdaccio(Peer):
         return [*program, "--config", str(self.folder / "config.yaml"), "--listen", f"127.0.0.1:{self.port}"]
 
     def contestant(self, files: int) -> Contestant:
-        walk(self.port, [npm_publish("", {}, PROJECT, SIZE)])
-        tarball = request("GET", f"/{PROJECT}/-/{PROJECT}-1.0.0.tgz")
+        walk(self.port, [npm_publish("", {}, PROJECT, SIZE, f"1.0.{number}") for number in range(files)])
+        tarball, packument = request("GET", f"/{PROJECT}/-/{PROJECT}-1.0.0.tgz"), request("GET", f"/{PROJECT}", *NPM)
         return Contestant(
-            f"{self.name}: a tarball", self.family, self.port, self.processes, tarball,
+            self.name, self.family, self.port, self.processes, tarball, packument,
             upload=lambda name, size: [npm_publish("", {}, name, size)],
         )  # fmt: skip
 

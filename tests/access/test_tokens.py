@@ -130,6 +130,18 @@ def test_a_narrow_token_revokes_itself_but_not_its_owners_others(house: House) -
     house.tokens.revoke(narrow, id_of(house, narrow))
 
 
+def test_a_narrow_token_revokes_its_owners_tokens_that_can_do_no_more(house: House) -> None:
+    house.user("anna")
+    house.user("otto")
+    equal, writer, narrow = (house.identify(house.token("anna", *given)) for given in (("read",), ("read", "write"), ("read",)))
+    other = house.identify(house.token("otto", "read"))
+    house.tokens.revoke(narrow, id_of(house, equal))
+    with pytest.raises(Forbidden):
+        house.tokens.revoke(narrow, id_of(house, writer))
+    with pytest.raises(NotFound):
+        house.tokens.revoke(narrow, id_of(house, other))
+
+
 def test_a_token_for_another_user_is_not_made_with_a_token(house: House) -> None:
     house.user("root", administrator=True)
     house.user("anna")

@@ -86,6 +86,8 @@ def test_the_log_counts_the_bytes_of_a_file_and_of_a_head(edge: Edge) -> None:
     ("/a?token=1&Password=2&b=3&access_token", "/a?token=***&Password=***&b=3&access_token"),
     ("/a?%74oken=1&api-key=2&client_secret=a=b", "/a?%74oken=***&api-key=***&client_secret=***"),
     ("http://ann:pw@host/a?b=1", "/a?b=1"),
+    ("/npm/r/-/user/token/arkv_aB-_9x", "/npm/r/-/user/token/arkv_***"),
+    ("/a?x=arkv_1", "/a?x=arkv_***"),
     ("*", "*"),
 ])
 def test_a_logged_path_is_raw_and_has_no_secrets(target: str, logged: str) -> None:

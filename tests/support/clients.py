@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -12,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-CONFIGURATION = ("PIP_", "UV_", "TWINE_", "CURL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+CONFIGURATION = ("PIP_", "UV_", "TWINE_", "CURL_", "NPM_", "YARN_", "PNPM_", "BUN_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
 # What Debian calls them. mvn finds its plugins below /usr/share/maven-repo and compiles with a JDK; nothing of it needs the Internet.
@@ -25,8 +28,15 @@ PACKAGES = {
     "ivy": ("ivy", "default-jre-headless"),
     "containers": ("skopeo", "podman", "buildah"),
     "nginx": ("nginx-light",),
+    "npm": ("npm",),
     "systemd-analyze": ("systemd",),
 }  # fmt: skip
+# Often there from elsewhere, where Debian's package would not go with what it came with.
+PROGRAMS = frozenset({"npm"})
+# Clients that are npm packages, put into the virtual environment.
+NODE_CLIENTS = {"pnpm": "10.34.9", "yarn": "1.22.22", "@yarnpkg/cli-dist": "4.18.1"}
+BUN = f"@oven/bun-linux-{'aarch64' if platform.machine() == 'aarch64' else 'x64-baseline'}"
+NODE_CLIENTS |= {BUN: "1.4.5"}
 
 
 def find(name: str) -> str | None:
@@ -55,7 +65,29 @@ def _go_without(message: str) -> None:
     pytest.skip(message)
 
 
+def node_client(name: str, program: str) -> Path:
+    """The program of a client among `NODE_CLIENTS`, all of which are installed when the first one is asked for."""
+    require_packages("npm")
+    folder = Path(sys.prefix) / "node-clients"
+    with (folder.parent / "node-clients.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not all(_has_node_client(folder, each) for each in NODE_CLIENTS):
+            wanted = [f"{each}@{version}" for each, version in NODE_CLIENTS.items()]
+            command = [require("npm"), "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", *wanted]
+            subprocess.run(command, capture_output=True, check=False, timeout=120)
+    if not _has_node_client(folder, name):
+        _go_without(f"the client {name} could not be had from the npm registry")
+    return folder / "node_modules" / name / program
+
+
+def _has_node_client(folder: Path, name: str) -> bool:
+    manifest = folder / "node_modules" / name / "package.json"
+    return manifest.exists() and json.loads(manifest.read_text())["version"] == NODE_CLIENTS[name]
+
+
 def _installed(name: str) -> bool:
+    if name in PROGRAMS and find(name) is not None:
+        return True
     if shutil.which("dpkg-query") is None:
         return False
     done = subprocess.run(["dpkg-query", "-W", "-f", "${Status}\n", *PACKAGES[name]], capture_output=True, text=True, check=False)

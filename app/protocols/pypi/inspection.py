@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gevent
+import packaging
 
-from app.errors import Invalid, Unavailable
+from app.errors import Invalid
 from app.protocols.pypi import archives
-from app.protocols.pypi.archives import Contents, Kind, Unreadable
+from app.protocols.pypi.archives import Contents, Kind
 from app.protocols.pypi.names import Distribution, FileType, check_against, parse_file_name, shown
-from app.protocols.pypi.readers import Died, readers
+from app.upload.archives.readers import Readers
+from app.upload.archives.tars import Unreadable
 
-# From here on an answer takes longer to parse than the loop may be kept from others.
-LONG_ANSWER = 64 * 1024
+readers = Readers(archives.__name__, packaging)
 
 
 @dataclass(frozen=True)
@@ -95,13 +93,5 @@ def _check_folder(distribution: Distribution, folder: str) -> None:
 
 
 def _contents(path: Path, kind: Kind) -> Contents:
-    try:
-        answer = readers.read(path, kind)
-    except Died as died:
-        if died.status == -signal.SIGXCPU:
-            raise Unreadable(f"takes more than {archives.CPU_SECONDS} seconds to be read") from None
-        raise Unavailable("the file could not be looked into, please send it again", retry_after=30) from None
-    document = json.loads(answer) if len(answer) < LONG_ANSWER else gevent.get_hub().threadpool.apply(json.loads, (answer,))
-    if "unreadable" in document:
-        raise Unreadable(document["unreadable"])
+    document = readers.document(path, kind)
     return Contents(document["folder"], base64.b64decode(document["metadata"]), document["fields"])

@@ -8,38 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
-from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from app.http import errors
-from app.http.parts import Parts, build_parts
-from app.http.paths import route_on_raw_paths
-from app.protocols.maven.routes import blueprint, reads
-from config.settings import Settings
-from tests.support.bothways import both_ways
+from app.protocols.maven.routes import reads
+from tests.support import room as room_of
 
 
-class Room:
-    """Requests to `/maven/mvn/`, as the administrator unless `anonymous`; reads by both paths."""
+class Room(room_of.Room):
+    """Requests to `/maven/mvn/`, as the administrator unless `anonymous`."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.parts = parts
-        self.app = Flask("arkvory", static_folder=None)
-        route_on_raw_paths(self.app)
-        self.app.extensions["arkvory"] = parts
-        errors.register(self.app)
-        self.app.register_blueprint(blueprint)
-        self.client = both_ways(self.app, parts, reads)
-
-    def request(self, method: str, path: str, *, anonymous: bool = False, repository: str = "mvn", **options: Any) -> TestResponse:
-        headers = dict(options.pop("headers", {}))
-        if not anonymous:
-            headers["Authorization"] = "Bearer local"
-        return self.client.open(f"/maven/{repository}/{path}", method=method, headers=headers, **options)
-
-    def get(self, path: str, **options: Any) -> TestResponse:
-        return self.request("GET", path, **options)
+    def request(self, method: str, path: str, *, anonymous: bool = False, **options: Any) -> TestResponse:
+        return super().request(method, path, **({"as_": None} if anonymous else {}), **options)
 
     def put(self, path: str, body: bytes = b"bytes", **options: Any) -> TestResponse:
         return self.request("PUT", path, data=body, **options)
@@ -50,30 +29,14 @@ class Room:
             assert answer.status_code == 201, answer.text
 
     def repository(self, name: str, **settings: str) -> None:
-        with self.parts.database.write() as connection:
-            connection.execute(
-                text(
-                    "insert into arkvory_repositories (name, format, kind, public, settings) "
-                    "values (:name, 'maven', 'hosted', true, cast(:settings as jsonb))"
-                ),
-                {"name": name, "settings": json.dumps(settings)},
-            )
-
-    def value(self, statement: str) -> Any:
-        with self.parts.database.read() as connection:
-            return connection.exec_driver_sql(statement).scalar()
+        super().repository(name)
+        statement = "update arkvory_repositories set settings = cast(:settings as jsonb) where name = :name"
+        self.execute(statement, name=name, settings=json.dumps(settings))
 
 
 @pytest.fixture
 def room(database_url: str, tmp_path: Path) -> Iterator[Room]:
-    given = {"ARKVORY_DATABASE_URL": database_url, "ARKVORY_DATA_DIR": str(tmp_path / "data"), "ARKVORY_DISK_RESERVE_BYTES": "0"}
-    parts = build_parts(Settings.from_environment(given))
-    parts.local_secret = "local"
-    parts.ownership.acquire(5)
-    try:
-        made = Room(parts)
+    with room_of.parts_over(database_url, tmp_path) as parts:
+        made = Room(parts, reads, "mvn")
         made.repository("mvn")
         yield made
-    finally:
-        parts.ownership.release()
-        parts.database.dispose()

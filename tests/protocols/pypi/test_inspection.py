@@ -18,14 +18,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gevent
+import packaging
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.errors import Invalid, Unavailable
 from app.protocols.pypi import archives
-from app.protocols.pypi.inspection import Inspected, inspect
-from app.protocols.pypi.readers import Died, Readers, readers
+from app.protocols.pypi.inspection import Inspected, inspect, readers
+from app.upload.archives.readers import Died, Readers
 from tests.protocols.pypi.packages import WHEEL, core_metadata, files_of, sdist, stored, tar_of, wheel, wheel_members, zip_of
 
 FOO = "foo-1.0-py3-none-any.whl"
@@ -258,7 +259,7 @@ def test_metadata_beyond_the_limit_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def others() -> Iterator[Readers]:
     """Readers of this test alone."""
-    with contextlib.closing(Readers()) as made:
+    with contextlib.closing(Readers(archives.__name__, packaging)) as made:
         yield made
 
 

@@ -1,10 +1,11 @@
 """A process that reads archives in children of its own, one for each (a program: `readers` starts and asks it).
 
-It has imported all that reading needs and nothing of the server, so a child costs a fork of a small process: a few
-milliseconds. A child has limits of time and memory, and whatever keeps it busy keeps nobody else.
+The module that it is started with says what a child does: its `answer(path, kind)`. The process has imported that and nothing
+of the server, so a child costs a fork of a small process: a few milliseconds. A child has limits of time and memory, and whatever
+keeps it busy keeps nobody else.
 
 Standard input is a socket (`SOCK_SEQPACKET`). A request is one packet, the JSON `[path, kind]`, with a socket for the
-answer: `archives.answer`, JSON in UTF-8 and a line feed. When a child dies its exit status follows instead, negative
+answer: what `answer` gave, JSON in UTF-8 and a line feed. When a child dies its exit status follows instead, negative
 for a signal. The process ends, with its children, when nobody holds the other end any more.
 """
 
@@ -12,18 +13,25 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-import archives  # type: ignore[import-not-found]  # a neighbour in the folder: the program is no part of the package
+from app.upload.archives.tars import MIB
 
 CHILD_SECONDS = 300
+CPU_SECONDS = 120
+MEMORY_BYTES = 1024 * MIB
 _REQUEST_BYTES = 64 * 1024
+
+Answer = Callable[[str, str], bytes]
 
 
 class _Child(NamedTuple):
@@ -32,8 +40,9 @@ class _Child(NamedTuple):
 
 
 class _Server:
-    def __init__(self, requests: socket.socket) -> None:
+    def __init__(self, requests: socket.socket, answer: Answer) -> None:
         self._requests = requests
+        self._answer = answer
         self._children: dict[int, _Child] = {}
         # A child's end interrupts the wait for requests.
         self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -86,9 +95,9 @@ class _Server:
             answer.setblocking(True)
             for other in self._children.values():
                 other.answer.close()
-            archives.limit()
+            _limit()
             path, kind = json.loads(request)
-            answer.sendall(archives.answer(path, kind) + b"\n")
+            answer.sendall(self._answer(path, kind) + b"\n")
             status = 0
         finally:
             os._exit(status)
@@ -113,9 +122,26 @@ class _Server:
                 os.kill(pid, signal.SIGKILL)
 
 
-def main() -> None:
-    """Serve until the other end of standard input is closed."""
+def _limit() -> None:
+    """Bound processor time (seconds), address space (bytes); no files written, no core left, and others go first."""
+    _bound(resource.RLIMIT_CPU, CPU_SECONDS, CPU_SECONDS + 5)
+    _bound(resource.RLIMIT_AS, MEMORY_BYTES, MEMORY_BYTES)
+    _bound(resource.RLIMIT_FSIZE, 0, 0)
+    _bound(resource.RLIMIT_CORE, 0, 0)
+    os.nice(5)
+
+
+def _bound(what: int, soft: int, hard: int) -> None:
+    allowed = resource.getrlimit(what)[1]
+    if allowed != resource.RLIM_INFINITY:
+        soft, hard = min(soft, allowed), min(hard, allowed)
+    resource.setrlimit(what, (soft, hard))
+
+
+def main(module: str) -> None:
+    """Serve by the `answer` of that module until the other end of standard input is closed."""
+    answer = importlib.import_module(module).answer
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=0) as requests:
-        _Server(requests).run()
+        _Server(requests, answer).run()

@@ -1,30 +1,35 @@
-"""Reading an archive in another process: `archive_server`, started when it is first needed and again when it is gone."""
+"""Reading an archive in another process: `server`, started when it is first needed and again when it is gone."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import gevent
-import packaging
 
 from app.errors import Unavailable
-from app.protocols.pypi import archives
+from app.upload.archives import server
+from app.upload.archives.tars import Unreadable
 
 # A little longer than the child may take, so that its own end comes first.
 ANSWER_SECONDS = 310
+# From here on an answer takes longer to parse than the loop may be kept from others.
+LONG_ANSWER = 64 * 1024
 # Metadata in base64 and its fields, with room.
 MOST_ANSWER_BYTES = 16 * 1024 * 1024
 
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
-# Without `site`, whose start costs more than the rest: two folders are enough.
-_PROGRAM = "import sys; sys.path += sys.argv[1:]; import archive_server; archive_server.main()"
-_FOLDERS = [os.fspath(Path(module).resolve().parents[up]) for module, up in ((packaging.__file__, 1), (archives.__file__, 0))]
+# Without `site`, whose start costs more than the rest: the folders of what is needed are enough.
+_PROGRAM = f"import sys; sys.path += sys.argv[2:]; from {server.__name__} import main; main(sys.argv[1])"
+_OURS = os.fspath(Path(__file__).resolve().parents[3])
 _PIECE = 64 * 1024
 
 
@@ -37,21 +42,39 @@ class Died(Exception):
 
 
 class Readers:
-    """The server's end of it; the loop goes on while others read."""
+    """The server's end of it; the loop goes on while others read.
 
-    def __init__(self) -> None:
+    `module` is where the program finds what children do (its function `answer`), `libraries` are the packages that this imports.
+    """
+
+    def __init__(self, module: str, *libraries: ModuleType) -> None:
+        self._module = module
+        self._folders = [_OURS, *(os.fspath(Path(str(each.__file__)).resolve().parents[1]) for each in libraries)]
         self._owner = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
 
+    def document(self, path: Path, kind: str) -> Any:
+        """What `answer` says of the file, parsed. Raises Unreadable where that is `{"unreadable": clause}`, and Unavailable."""
+        try:
+            answer = self.read(path, kind)
+        except Died as died:
+            if died.status == -signal.SIGXCPU:
+                raise Unreadable(f"takes more than {server.CPU_SECONDS} seconds to be read") from None
+            raise _not_now() from None
+        document = json.loads(answer) if len(answer) < LONG_ANSWER else gevent.get_hub().threadpool.apply(json.loads, (answer,))
+        if "unreadable" in document:
+            raise Unreadable(document["unreadable"])
+        return document
+
     def read(self, path: Path, kind: str) -> bytes:
-        """What `archives.answer` says of the file. Raises Died, and Unavailable when no process can be had or none answers in time."""
+        """What `answer` says of the file. Raises Died, and Unavailable when no process can be had or none answers in time."""
         request = json.dumps([os.fspath(path.absolute()), kind]).encode()
         try:
             # Without any answer the process itself went, perhaps with our request unread.
             data = self._ask(request) or self._ask(request)
         except OSError:
-            raise Unavailable("the file could not be looked into, please send it again", retry_after=30) from None
+            raise _not_now() from None
         body, _, status = data.rpartition(b"\n")
         if status or not body:
             raise Died(int(status or 1))
@@ -101,7 +124,7 @@ class Readers:
         self._owner, self._requests = os.getpid(), ours
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, *_FOLDERS],
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, self._module, *self._folders],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -128,4 +151,5 @@ def _all_of(answer: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-readers = Readers()
+def _not_now() -> Unavailable:
+    return Unavailable("the file could not be looked into, please send it again", retry_after=30)

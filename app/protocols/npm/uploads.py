@@ -1,0 +1,190 @@
+"""Publishing a version: a tarball, what the document says of it, and whether both agree."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from app.errors import Invalid
+from app.protocols.npm import archives
+from app.protocols.npm.changes import set_tag, settle_latest
+from app.protocols.npm.fragments import Facts, Fragments, fragments, plain
+from app.protocols.npm.names import (
+    PROVENANCE,
+    bare,
+    check_new_name,
+    check_tag,
+    check_version,
+    parsed_version,
+    tarball_path,
+    tarball_reference,
+)
+from app.protocols.npm.received import Attachment, Document, look_into, stored
+from app.protocols.npm.splitting import decode
+from app.repository.publishing import NewFile, Package, Published, Session
+from app.upload.receiving import Received
+
+TARBALL_TYPE = "application/octet-stream"
+MOST_MAINTAINERS = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a document publishes, as far as it can be told without the tarball."""
+
+    package: str
+    version: str
+    manifest: Mapping[str, Any]
+    tarball: Attachment
+    provenance: Attachment | None
+    tags: tuple[str, ...]
+
+    @classmethod
+    def of(cls, package: str, document: Document) -> Release:
+        """Raises Invalid for names that disagree and whatever is not one version with one tarball."""
+        check_new_name(package)
+        document.check_name(package)
+        if len(document.manifests) != 1:
+            raise Invalid("a document publishes exactly one version", "versions")
+        version, manifest = next(iter(document.manifests.items()))
+        check_version(version)
+        if not isinstance(manifest, dict) or manifest.get("name") != package or manifest.get("version") != version:
+            raise Invalid(f"what the document says of {version!r} is not of {package!r} in that version", "versions")
+        tarballs = [each for each in document.attachments if each.name.endswith(".tgz")]
+        provenance = [each for each in document.attachments if each.name.endswith(PROVENANCE)]
+        if len(tarballs) != 1 or len(provenance) > 1 or len(document.attachments) > len(tarballs) + len(provenance):
+            raise Invalid(f"a version has one attached tarball, .tgz, and perhaps its {PROVENANCE}", "_attachments")
+        if tarballs[0].name not in {f"{name}-{version}.tgz" for name in (package, bare(package))}:
+            raise Invalid(f"the attached {tarballs[0].name!r} is not called {package}-{version}.tgz", "_attachments")
+        return cls(package, version, manifest, tarballs[0], next(iter(provenance), None), _tags(document, version))
+
+
+def _tags(document: Document, version: str) -> tuple[str, ...]:
+    """Those that the version gets; what a whole document says of others stays as it is."""
+    versions = document.versions or {}
+    for tag, named in document.tags.items():
+        if not isinstance(named, str) or named not in versions:
+            raise Invalid(f"the tag {tag!r} names {named!r}, which is not in the document", "dist-tags")
+    return tuple(check_tag(tag) for tag, named in document.tags.items() if named == version)
+
+
+def publish(session: Session, package: str, document: Document, publisher: str) -> Published:
+    """Publish what the document brings. Raises Invalid, AlreadyExists and what publishing raises."""
+    release = Release.of(package, document)
+    received = stored(session, release.tarball)
+    found = look_into(received)
+    _check_tarball(release, found)
+    _check_dist(release.manifest.get("dist"), received)
+    bundle = None if release.provenance is None else _Bundle.of(release.provenance, received)
+    made = fragments(release.manifest, _facts(release, received, found, bundle), publisher, document.value("readme"))
+    files = [NewFile(tarball_path(package, release.version), received, TARBALL_TYPE, version=release.version)]
+    if bundle is not None:
+        files.append(NewFile(files[0].path + PROVENANCE, session.store(bundle.document), "application/json"))
+    owners = _maintainers(document.value("maintainers"), publisher)
+    write = functools.partial(_write, made, release.tags, owners)
+    return session.publish(files, package=Package(package, package, also=write))[0]
+
+
+def _check_tarball(release: Release, found: Mapping[str, Any]) -> None:
+    """npm cleans a version before it publishes it: no `v`, no build metadata."""
+    told, packed = parsed_version(release.version), parsed_version(str(found["version"]).strip().lstrip("v="))
+    if found["name"] != release.package or told is None or packed is None or told.replace(build=None) != packed.replace(build=None):
+        raise Invalid(
+            f"the package.json in the tarball is of {found['name']!r} {found['version']!r}, "
+            f"the document of {release.package!r} {release.version!r}",
+            "_attachments",
+        )
+
+
+def _check_dist(dist: Any, received: Received) -> None:
+    """Integrity (SRI, each of the algorithms that we make) and shasum, where the client says them. Raises Invalid."""
+    told = dist if isinstance(dist, dict) else {}
+    integrity, shasum = told.get("integrity"), told.get("shasum")
+    for each in str(integrity or "").split():
+        algorithm, _, value = each.partition("?")[0].partition("-")
+        if algorithm in received.checksums and value != _base64(received.checksums[algorithm]):
+            raise Invalid(f"the tarball has not the integrity that the document tells ({algorithm})", "dist.integrity")
+    if shasum is not None and shasum != received.checksums["sha1"]:
+        raise Invalid("the tarball has not the shasum that the document tells", "dist.shasum")
+
+
+def _base64(digest: str) -> str:
+    return base64.b64encode(bytes.fromhex(digest)).decode()
+
+
+def _facts(release: Release, received: Received, found: Mapping[str, Any], bundle: _Bundle | None) -> Facts:
+    return Facts(
+        reference=tarball_reference(release.package, release.version),
+        integrity=f"sha512-{_base64(received.checksums['sha512'])}",
+        shasum=received.checksums["sha1"],
+        files=found["files"],
+        unpacked=found["unpacked"],
+        shrinkwrap=found["shrinkwrap"],
+        gyp=found["gyp"],
+        attestations=None if bundle is None else f"-/npm/v1/attestations/{release.package}@{release.version}",
+        predicate=None if bundle is None else bundle.predicate,
+    )
+
+
+@dataclass(frozen=True)
+class _Bundle:
+    """A provenance statement in its sigstore bundle; `document` is what clients ask for later."""
+
+    predicate: str
+    document: bytes
+
+    @classmethod
+    def of(cls, attachment: Attachment, tarball: Received) -> _Bundle:
+        """Raises Invalid for what is no bundle, or one about other bytes. Who signed it is for the clients to find out."""
+        try:
+            bundle = archives.parse(attachment.text)
+            statement = archives.parse(decode(bundle["dsseEnvelope"]["payload"]))
+            predicate, subjects = statement["predicateType"], [each["digest"]["sha512"] for each in statement["subject"]]
+        except (ValueError, KeyError, TypeError):
+            raise Invalid("the provenance is no sigstore bundle with a statement in it", "_attachments") from None
+        if not isinstance(predicate, str) or tarball.checksums["sha512"] not in subjects:
+            raise Invalid("the provenance is about other bytes than the tarball's", "_attachments")
+        attestations = {"attestations": [{"predicateType": predicate, "bundle": bundle}]}
+        return cls(predicate, json.dumps(attestations).encode())
+
+
+def _maintainers(told: Any, publisher: str) -> str:
+    """Who is named as owner of a new package: who publishes it, unless the document names others."""
+    return check_maintainers(told) if told else json.dumps([{"name": publisher, "email": ""}])
+
+
+def check_maintainers(told: Any) -> str:
+    """A list of people as JSON. Raises Invalid."""
+    people = told if isinstance(told, list) else [told]
+    if not people or any(not isinstance(each, dict) or not isinstance(each.get("name"), str) for each in people):
+        raise Invalid("maintainers is a list of objects with a name", "maintainers")
+    written = plain(json.dumps(people, ensure_ascii=False))
+    if len(written) > MOST_MAINTAINERS:
+        raise Invalid(f"maintainers has more than {MOST_MAINTAINERS} characters", "maintainers")
+    return written
+
+
+def _write(
+    made: Fragments, tags: Sequence[str], owners: str, connection: Connection, package_id: int, published: Sequence[Published]
+) -> None:
+    """The rows of the version, in the publish's transaction."""
+    connection.execute(_VERSION, {"artifact": published[0].id, **asdict(made)})
+    connection.execute(_OWNERS, {"package": package_id, "maintainers": owners})
+    for tag in tags:
+        set_tag(connection, package_id, tag, published[0].id)
+    settle_latest(connection, package_id, published[0].id)
+
+
+_VERSION = text(
+    "insert into arkvory_npm_versions (artifact_id, fragment, abbreviated, words, readme, deprecated) "
+    "values (:artifact, :full, :abbreviated, :words, :readme, :deprecated) on conflict (artifact_id) do update set fragment = "
+    "excluded.fragment, abbreviated = excluded.abbreviated, words = excluded.words, readme = excluded.readme, "
+    "deprecated = excluded.deprecated"
+)
+_OWNERS = text("insert into arkvory_npm_packages (package_id, maintainers) values (:package, :maintainers) on conflict do nothing")

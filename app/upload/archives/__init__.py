@@ -1,0 +1,1 @@
+"""Looking into what was uploaded, in a process of its own: `readers` starts and asks `server`, `tars` reads gzipped tar files."""
