@@ -65,7 +65,10 @@ class Switchboard:
                     text("update arkvory_installation set anonymous = :anonymous, read_only = :read_only where id = 1"),
                     {"anonymous": after[0], "read_only": after[1]},
                 )
-            return before, read_switches(transaction.connection)
+            shown = read_switches(transaction.connection)
+        if transaction.changed_nothing:
+            self._transactions.catch_up()
+        return before, shown
 
     def _wait_for_writers(self) -> None:
         """Every transaction that writes has its number from its first statement on (the owner's row); none of now may be left."""

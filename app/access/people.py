@@ -179,7 +179,10 @@ class Users:
                     ),
                     {"administrator": after[0], "disabled": after[1], "hash": hashed, "id": before.id},
                 )
-            return _user(connection, name)
+            shown = _user(connection, name)
+        if transaction.changed_nothing:
+            self._transactions.catch_up()
+        return shown
 
     def delete(self, caller: Caller, name: str) -> None:
         """Their tokens, memberships and rules go with them; what they created stays."""

@@ -106,6 +106,17 @@ class Transaction:
         self.outcome.repositories.append(RepositoryChange(repository_id, epochs, frozenset(classes), names, known_paths))
         return epochs
 
+    def take_name(self, repository_id: int) -> None:
+        """A new repository: what this process, or one that missed a message, remembers under its name is of another one."""
+        query = text(
+            "select metadata_epoch, authorization_epoch, content_epoch, members_epoch, tenant, name, "
+            f"{_IDENTITY} from arkvory_repositories where id = :id"
+        )
+        row = self.connection.execute(query, {"id": repository_id}).one()
+        self.outcome.remember(row)
+        names = ((row.tenant, row.name),)
+        self.outcome.repositories.append(RepositoryChange(repository_id, Epochs._make(row[:4]), frozenset({"metadata"}), names, ()))
+
     def advance_users(self, user_ids: Sequence[int]) -> None:
         """Advance the revisions of these users: revoked token, disabled, password, right or membership changed."""
         self.order.reach(Step.PEOPLE)
@@ -128,6 +139,11 @@ class Transaction:
         ).one()
         self.outcome.installation = int(row.epoch)
         self.outcome.remember(row)
+
+    @property
+    def changed_nothing(self) -> bool:
+        """As far as memory is concerned."""
+        return self.outcome.empty
 
     # -- the end
 
@@ -268,6 +284,14 @@ class Transactions:
             return None
         self.cache.settle(outcome, numbers)
         return status
+
+    def catch_up(self) -> None:
+        """When somebody is told that it is so already: another process may have made it so, and this one must know of it too.
+
+        Raises DatabaseAway.
+        """
+        if self._loop is not None:
+            self._loop.catch_up()
 
     def settle_doubts(self) -> None:
         """Called every second or so: find out what became of transactions whose outcome is still unknown."""

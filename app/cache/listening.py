@@ -52,10 +52,11 @@ class Listening:
         return news and not cache.is_own(user_id=user_id)
 
     def _correct_installation(self, epoch: int | None) -> bool:
-        news = epoch is not None and epoch > self._cache.view.installation
+        """Whoever has not asked for it yet was not told anything wrong."""
+        known = self._cache.view.installation
         if epoch is not None:
             self._cache.observe_installation(epoch)
-        return news and not self._cache.is_own()
+        return epoch is not None and 0 < known < epoch and not self._cache.is_own()
 
     def keep(self, keeps: bool) -> None:
         self._cache.keep(keeps)

@@ -172,6 +172,8 @@ class Cache:
         for change in outcome.repositories:
             if change.touches_snapshot:
                 self._drop_snapshots(change.repository_id, change.names)
+            else:
+                self._drop_strangers(change.repository_id, change.names)
             if change.touches_grants:
                 self._guarded(change.repository_id, lambda rid=change.repository_id: self.grants.drop_tag(keys.tag_of_repository(rid)))
         for user_id in outcome.users:
@@ -214,6 +216,13 @@ class Cache:
     def _drop_snapshots(self, repository_id: int, names: tuple[tuple[str, str], ...]) -> None:
         for tenant, name in names:
             self._guarded(repository_id, lambda t=tenant, n=name: self.snapshots.drop(keys.for_snapshot(t, n)))
+
+    def _drop_strangers(self, repository_id: int, names: tuple[tuple[str, str], ...]) -> None:
+        """Under its name another repository may be remembered: one that was renamed or deleted, and no message has said so yet."""
+        for tenant, name in names:
+            kept = self.snapshots.get(keys.for_snapshot(tenant, name))
+            if kept is not None and kept.id != repository_id:
+                self._drop_snapshots(kept.id, ((tenant, name),))
 
     def drop_repository(self, repository_id: int) -> None:
         tag = keys.tag_of_repository(repository_id)

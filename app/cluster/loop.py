@@ -141,6 +141,12 @@ class Loop:
         if now() >= self._good_until:
             self._synchronize_now()
 
+    def catch_up(self) -> None:
+        """Hear now of everything that is committed. Raises DatabaseAway."""
+        with self._turn:
+            if not self._probed_by_itself():
+                raise DatabaseAway("the database cannot be asked what else has changed; try again shortly")
+
     def _synchronize_now(self) -> None:
         asked = now()
         with self._turn:

@@ -94,8 +94,10 @@ class Registry:
             creator_id = self._creator(connection, caller)
             transaction.order.reach(Step.REPOSITORY_ROW)
             values = asdict(new) | {"settings": json.dumps(dict(new.settings or {})), "creator": creator_id}
-            if connection.execute(_INSERT, values).first() is None:
+            made = connection.execute(_INSERT, values).scalar()
+            if made is None:
                 raise AlreadyExists(f"there is a repository {new.name!r} already")
+            transaction.take_name(made)
             return _read(connection, new.name)
 
     def show(self, caller: Caller, name: str) -> Repository:
@@ -130,7 +132,10 @@ class Registry:
             _advance(transaction, found.id, before, after)
             if after != _values(before):
                 _write(connection, found.id, after)
-            return _read(connection, after["name"])
+            shown = _read(connection, after["name"])
+        if transaction.changed_nothing:
+            self._transactions.catch_up()
+        return shown
 
     def delete(self, caller: Caller, name: str) -> None:
         """Gone at once, its name free; rows and bytes follow in batches. Raises NotFound, Forbidden, Unauthenticated or ReadOnly."""

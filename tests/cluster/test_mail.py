@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.access.installation import SwitchChange
 from app.cluster import mailbox
 from tests.cluster.conftest import MakeMember
 from tests.support.house import ADMIN, House, eventually
@@ -203,3 +204,57 @@ def test_m4_mail_that_nobody_will_read_is_deleted_and_later_the_row_of_its_reade
     writer.rows(gone, id=reader.loop.instance_id, seconds=601)
     writer.clean()
     assert writer.value("select count(*) from arkvory_instances") == 1
+
+
+# -- what a process knows of what it did itself, however late its mail is
+
+
+def late(reader: House) -> None:
+    """Its mail is lost, and no probe comes."""
+    reader.loop._greenlet.kill()  # type: ignore[union-attr]
+
+
+def test_who_makes_a_repository_knows_it_though_the_message_that_its_name_was_free_is_late(pair: Pair, files: int) -> None:
+    writer, reader = pair
+    assert reader.outcome("a") == b"old"
+    late(reader)
+    writer.registry.delete(ADMIN, "files")
+    reader.repository(public=False)
+    assert reader.outcome("a") == "unauthenticated"
+
+
+@pytest.mark.parametrize("how", ["made again", "renamed"])
+def test_who_publishes_reads_it_though_the_message_that_the_name_is_another_repositorys_is_late(pair: Pair, files: int, how: str) -> None:
+    writer, reader = pair
+    assert reader.outcome("a") == b"old"
+    late(reader)
+    if how == "renamed":
+        writer.change("files", name="former")
+    else:
+        writer.registry.delete(ADMIN, "files")
+    writer.repository(public=True)
+    reader.publish("a", b"new")
+    assert reader.outcome("a") == b"new"
+
+
+def test_who_is_told_that_it_is_so_already_finds_it_so(pair: Pair, files: int) -> None:
+    """Another process has just made the same change; this one answers 200, and must not go on as before."""
+    writer, reader = pair
+    writer.user("ann")
+    secret = writer.token("ann")
+    assert reader.outcome("a", secret=secret) == b"old"
+    late(reader)
+    writer.disable("ann")
+    reader.disable("ann")
+    assert reader.outcome("a", secret=secret) == "unauthenticated"
+    assert reader.outcome("a") == b"old"
+    writer.switchboard.change(ADMIN, SwitchChange(anonymous=False))
+    reader.switchboard.change(ADMIN, SwitchChange(anonymous=False))
+    assert reader.outcome("a") == "unauthenticated"
+    writer.switchboard.change(ADMIN, SwitchChange(anonymous=True))
+    reader.switchboard.change(ADMIN, SwitchChange(anonymous=True))
+    assert reader.outcome("a") == b"old"
+    writer.change("files", public=False)
+    reader.change("files", public=False)
+    assert reader.outcome("a") == "unauthenticated"
+    assert reader.loop.corrections == 0, "the messages told it"

@@ -304,3 +304,10 @@ def test_m7_the_wait_ends_after_a_minute_whoever_sleeps_in_a_transaction(
         assert not reader.loop.keeps
         clock(membership.HORIZON_WAIT_SECONDS + 1)
         eventually(lambda: reader.loop.keeps, SOON)
+
+
+def test_m5_a_process_that_nobody_has_asked_yet_finds_nothing_to_correct(make_member: MakeMember) -> None:
+    member = make_member()
+    stand_still(member)
+    member.loop._turn_of(member.loop._probe)
+    assert member.loop.corrections == 0

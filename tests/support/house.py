@@ -13,13 +13,16 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from app.access.identity import LOCAL, Caller, Credential
+from app.access.installation import Switchboard
 from app.access.people import UserChange, Users
+from app.access.roles import Roles
 from app.access.rules import NewRule, Rules
 from app.access.tokens import NewToken, Tokens
 from app.cluster.loop import Loop
 from app.errors import ArkvoryError
 from app.http.parts import Parts, build_parts
 from app.repository.publishing import Conditions, NewFile, Published, Target
+from app.repository.quarantine import Quarantine
 from app.repository.reading import Ask
 from app.repository.registry import NewRepository, Registry, RepositoryChange
 from app.upload.receiving import Expected
@@ -60,6 +63,9 @@ class House:
         self.rules = Rules(parts.database, parts.transactions, parts.access)
         self.users = Users(parts.database, parts.transactions, parts.identities, password_length=8)
         self.tokens = Tokens(parts.database, parts.transactions, parts.identities)
+        self.roles = Roles(parts.database, parts.transactions, parts.identities)
+        self.switchboard = Switchboard(parts.database, parts.transactions, parts.identities)
+        self.quarantine = Quarantine(parts.database, parts.transactions, parts.access)
         if owns:
             parts.ownership.acquire(5)
         else:
