@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from app.database import embedded
-from tests.cache.test_coherence import Coherence
 from tests.conftest import MakeHouse, MakeServer, NewDatabase
 from tests.faults.test_servers import QUICK, Load, assert_settles, until
+from tests.support.coherence import Coherence
 from tests.support.database import start, take_down
 from tests.support.house import House
 from tests.support.mixer import REPOSITORIES, assert_all_is_well, run_greenlets
@@ -39,13 +39,14 @@ def test_w1_w3_mixes_of_uploads_and_cleanup_lose_nothing_and_count_right(make_ho
 
 
 def test_c1_to_c8_everyone_gets_what_the_model_says(template: str, new_database: NewDatabase, tmp_path: Path) -> None:
-    Coherence.house = House(new_database(template), tmp_path / "data", ARKVORY_BLOB_GRACE_SECONDS="3600")
+    house = House(new_database(template), tmp_path / "data", ARKVORY_BLOB_GRACE_SECONDS="3600")
+    Coherence.houses = [house]
     end = time.monotonic() + SECONDS
     try:
         while time.monotonic() < end:
             run_state_machine_as_test(Coherence, settings=settings(max_examples=30, stateful_step_count=40, deadline=None, database=None))
     finally:
-        Coherence.house.close()
+        house.close()
 
 
 def test_w1_servers_and_databases_that_are_killed_again_and_again_lose_nothing(
