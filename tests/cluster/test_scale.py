@@ -1,0 +1,54 @@
+"""M1 and M2 with very many instances: what a publish and a poll cost then. The figures stand in docs/consistency.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.database.embedded import EmbeddedPostgres
+from tests.cluster.conftest import MakeMember
+from tests.support.scale import Crowd
+
+# Of the table in docs/consistency.md.
+INSTANCES = (0, 10, 50, 200)
+
+
+@pytest.fixture
+def crowd(make_member: MakeMember, postgres: EmbeddedPostgres) -> Crowd:
+    """Of nobody yet; the one process that is real publishes."""
+    member = make_member()
+    member.repository(public=True)
+    assert postgres.pid is not None
+    return Crowd(member, postgres.pid)
+
+
+def test_m1_a_publish_costs_one_row_for_each_instance_and_little_time(crowd: Crowd) -> None:
+    alone = crowd.measure_publish(20)
+    crowd.grow(100)
+    many = crowd.measure_publish(20)
+    assert (alone.rows, many.rows) == (0, 100)
+    assert many.wal - alone.wal < 100 * 600, "bytes of WAL"
+    assert many.median < alone.median + 25, "milliseconds"
+
+
+def test_m2_mail_of_many_instances_is_taken_at_their_pace(crowd: Crowd) -> None:
+    crowd.grow(50)
+    found = crowd.measure_polling(3, publishes=5)
+    assert found.polls > 50 / 0.2 * 0.5
+    assert found.delay < 500
+
+
+@pytest.mark.soak
+def test_the_table_of_many_instances(crowd: Crowd) -> None:
+    print("\n| instances | rows of mail | WAL, bytes | median, ms | 99 of 100 below, ms |\n| --- | --- | --- | --- | --- |")
+    for count in INSTANCES:
+        crowd.grow(count)
+        found = crowd.measure_publish(200)
+        print(f"| {count} | {found.rows:g} | {found.wal:,} | {found.median:.1f} | {found.slowest:.1f} |")
+    print("\n| publishes a second | polls a second | PostgreSQL, cores | a poll, µs of CPU | mail, median, ms | 99 of 100 below, ms |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for publishes in (0, 1, 10):
+        found_polling = crowd.measure_polling(15, publishes)
+        print(
+            f"| {publishes} | {found_polling.polls:.0f} | {found_polling.cores:.2f} | {found_polling.microseconds:.0f} "
+            f"| {found_polling.delay:.0f} | {found_polling.slowest:.0f} |"
+        )

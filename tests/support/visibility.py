@@ -1,0 +1,279 @@
+"""Every change of DESIGN 3's table that hosted repositories and people have: made through one process, looked for in the others.
+
+A row knows how to make its change and undo it by the management API, what a client asks, and the answers before and after. The delay is
+from the answer to the change to the beginning of the first request that another process answers right; the process that wrote must
+be right at once.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gevent
+
+from tests.support.lines import Answer, Auth, Line
+
+PATIENCE_SECONDS = 20.0
+PASSWORDS = ("the first password", "the second password")
+
+
+@dataclass
+class Stage:
+    """What the rows act on: a line to each process, and things with names of their own."""
+
+    admin: tuple[str, str]
+    lines: list[Line]
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    def call(self, line: Line, method: str, path: str, body: Any = None, *, expect: Sequence[int] = (200, 201, 204)) -> Answer:
+        """The management API, as the administrator."""
+        answer = line.ask(method, f"/api/v1{path}", body, self.admin)
+        assert answer.status in expect, f"{method} {path}: {answer.status} {answer.body!r}"
+        return answer
+
+    def put(self, line: Line, path: str, body: bytes) -> None:
+        answer = line.ask("PUT", path, body, self.admin)
+        assert answer.status in {201, 204}, f"{path}: {answer.status} {answer.body!r}"
+
+    def prepare(self) -> Stage:
+        line = self.lines[0]
+        for name in ("open", "closed", "away"):
+            self.call(line, "POST", "/repositories", {"name": name, "format": "raw", "public": name != "closed"})
+        for name in ("open", "closed", "away"):
+            self.put(line, f"/raw/{name}/a", b"old")
+        for name in ("ann", "bob"):
+            self.call(line, "POST", "/users", {"name": name, "password": PASSWORDS[0]})
+            token = {"name": f"of {name}", "permissions": ["read"]}
+            answer = line.ask("POST", "/api/v1/tokens", token, (name, PASSWORDS[0]))
+            assert answer.status == 201, answer.body
+            self.memory[name] = answer.json()["token"]
+        self.call(line, "POST", "/repositories/closed/rules", {"subject": "user:bob", "permissions": ["read"]})
+        self.call(line, "POST", "/groups", {"name": "team"})
+        self.call(line, "POST", "/repositories/closed/rules", {"subject": "group:team", "permissions": ["read"]})
+        self.call(line, "POST", "/roles", {"name": "readers"})
+        self.call(line, "POST", "/roles/readers/rules", {"permissions": ["read"]})
+        return self
+
+
+Act = Callable[[Stage, Line], Any]
+Seen = tuple[int, bytes | None]
+
+
+@dataclass(frozen=True)
+class Change:
+    """`ask` gets what a client sees: status and, where it counts, the body; `before` and `after` are what it must be."""
+
+    name: str
+    make: Act
+    undo: Act
+    ask: Callable[[Stage, Line], Seen]
+    before: Seen
+    after: Seen
+
+
+def _get(path: str, who: str | None = None, *, password: bool = False) -> Callable[[Stage, Line], Seen]:
+    def ask(stage: Stage, line: Line) -> Seen:
+        auth: Auth = None if who is None else (who, stage.memory.get("password", PASSWORDS[0])) if password else stage.memory[who]
+        answer = line.get(path, auth)
+        return answer.status, answer.body if answer.status == 200 else None
+
+    return ask
+
+
+def _put(path: str) -> Callable[[Stage, Line], Seen]:
+    def ask(stage: Stage, line: Line) -> Seen:
+        return line.ask("PUT", path, b"old", stage.admin).status, None
+
+    return ask
+
+
+def _api(method: str, path: str, body: Any = None) -> Act:
+    return lambda stage, line: stage.call(line, method, path, body)
+
+
+def _patch(repository: str, **values: Any) -> Act:
+    return _api("PATCH", f"/repositories/{repository}", values)
+
+
+def _store(path: str, body: bytes) -> Act:
+    return lambda stage, line: stage.put(line, path, body)
+
+
+def _made(key: str, method: str, path: str, body: Any) -> Act:
+    """Keeps the id of what is made, and a token that comes with it."""
+
+    def act(stage: Stage, line: Line) -> None:
+        made = stage.call(line, method, path, body).json()
+        stage.memory[f"{key} id"] = made["id"]
+        stage.memory[key] = made.get("token")
+
+    return act
+
+
+def _gone(key: str, path: str) -> Act:
+    return lambda stage, line: stage.call(line, "DELETE", f"{path}/{stage.memory[f'{key} id']}")
+
+
+def _both(*acts: Act) -> Act:
+    def act(stage: Stage, line: Line) -> None:
+        for each in acts:
+            each(stage, line)
+
+    return act
+
+
+def _set_password(number: int) -> Act:
+    def act(stage: Stage, line: Line) -> None:
+        # What clients know stays the first one.
+        stage.call(line, "PATCH", "/users/bob", {"password": PASSWORDS[number]})
+
+    return act
+
+
+OLD, NEW, GONE = (200, b"old"), (200, b"new"), (404, None)
+STORED, LOGIN, HELD, REFUSED = (204, None), (401, None), (403, None), (503, None)
+_NEW_TOKEN = {"name": "of ann for now", "permissions": ["read"], "user": "ann"}
+_HOLD = _api("PUT", "/repositories/open/artifacts/a/quarantine", {"reason": "looks wrong", "trust": "suspicious"})
+_RELEASE = _api("DELETE", "/repositories/open/artifacts/a/quarantine")
+_ANN_MAY_NOT = _api("PATCH", "/users/ann", {"administrator": False})
+
+CHANGES: tuple[Change, ...] = (
+    Change("rename", _patch("open", name="other"), _patch("other", name="open"), _get("/raw/open/a"), OLD, LOGIN),
+    Change("status", _patch("open", status="offline"), _patch("open", status="online"), _get("/raw/open/a"), OLD, REFUSED),
+    Change(
+        "settings", _patch("open", settings={"write_policy": "once"}), _patch("open", settings={"write_policy": "replace"}),
+        _put("/raw/open/a"), STORED, (409, None),
+    ),
+    Change("public flag", _patch("open", public=False), _patch("open", public=True), _get("/raw/open/a"), OLD, LOGIN),
+    Change(
+        "access rule added", _made("rule", "POST", "/repositories/closed/rules", {"subject": "user:ann", "permissions": ["read"]}),
+        _gone("rule", "/repositories/closed/rules"), _get("/raw/closed/a", "ann"), GONE, OLD,
+    ),
+    Change(
+        "access rule removed", _gone("rule", "/repositories/closed/rules"),
+        _made("rule", "POST", "/repositories/closed/rules", {"subject": "user:ann", "permissions": ["read"]}),
+        _get("/raw/closed/a", "ann"), OLD, GONE,
+    ),
+    Change(
+        "deploy token", _gone("deploy", "/repositories/closed/deploy-tokens"),
+        _made("deploy", "POST", "/repositories/closed/deploy-tokens", {"name": "d", "permissions": ["read"]}),
+        _get("/raw/closed/a", "deploy"), OLD, LOGIN,
+    ),
+    Change(
+        "repository deletion", _api("DELETE", "/repositories/away"),
+        _both(_api("POST", "/repositories", {"name": "away", "format": "raw", "public": True}), _store("/raw/away/a", b"old")),
+        _get("/raw/away/a"), OLD, LOGIN,
+    ),
+    Change(
+        "publish", _store("/raw/open/b", b"new"), _api("DELETE", "/repositories/open/artifacts/b"), _get("/raw/open/b"), GONE, NEW,
+    ),
+    Change("overwrite", _store("/raw/open/a", b"new"), _store("/raw/open/a", b"old"), _get("/raw/open/a"), OLD, NEW),
+    Change(
+        "delete", _api("DELETE", "/repositories/open/artifacts/a"), _store("/raw/open/a", b"old"), _get("/raw/open/a"), OLD, GONE,
+    ),
+    Change("quarantine", _HOLD, _RELEASE, _get("/raw/open/a"), OLD, HELD),
+    Change("release", _RELEASE, _HOLD, _get("/raw/open/a"), HELD, OLD),
+    Change(
+        "hold rule", _both(_made("hold", "POST", "/repositories/open/hold-rules", {"pattern": "a", "reason": "all of them"}),
+                           _store("/raw/open/a", b"old")),
+        _both(_gone("hold", "/repositories/open/hold-rules"), _RELEASE), _get("/raw/open/a"), OLD, HELD,
+    ),
+    Change(
+        "token revoked", _gone("token", "/tokens"), _made("token", "POST", "/tokens", _NEW_TOKEN), _get("/raw/open/a", "token"), OLD, LOGIN,
+    ),
+    Change(
+        "user disabled", _api("PATCH", "/users/bob", {"disabled": True}), _api("PATCH", "/users/bob", {"disabled": False}),
+        _get("/raw/closed/a", "bob"), OLD, LOGIN,
+    ),
+    Change("password", _set_password(1), _set_password(0), _get("/raw/closed/a", "bob", password=True), OLD, LOGIN),
+    Change(
+        "administrator's right", _ANN_MAY_NOT, _api("PATCH", "/users/ann", {"administrator": True}),
+        _get("/raw/closed/a", "ann"), OLD, GONE,
+    ),
+    Change(
+        "group membership", _api("DELETE", "/groups/team/members/ann"), _both(_ANN_MAY_NOT, _api("PUT", "/groups/team/members/ann")),
+        _get("/raw/closed/a", "ann"), OLD, GONE,
+    ),
+    Change(
+        "role", _api("DELETE", "/roles/readers/holders/user:ann"), _api("PUT", "/roles/readers/holders/user:ann"),
+        _get("/raw/closed/a", "ann"), OLD, GONE,
+    ),
+    Change(
+        "anonymous switch", _api("PATCH", "/installation", {"anonymous": False}), _api("PATCH", "/installation", {"anonymous": True}),
+        _get("/raw/open/a"), OLD, LOGIN,
+    ),
+    Change(
+        "read-only switch", _api("PATCH", "/installation", {"read_only": True}), _api("PATCH", "/installation", {"read_only": False}),
+        _put("/raw/open/a"), STORED, REFUSED,
+    ),
+)  # fmt: skip
+# Their first state is what the undoing makes.
+UNDONE_FIRST = {"access rule removed", "deploy token", "release", "token revoked", "administrator's right",
+                "group membership", "role"}  # fmt: skip
+
+
+@dataclass
+class Figures:
+    """Delays in seconds of one row, of every other process and repetition."""
+
+    name: str
+    delays: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.delays)
+
+    @property
+    def slowest(self) -> float:
+        """99 of 100 are below."""
+        ordered = sorted(self.delays)
+        return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+
+    def __str__(self) -> str:
+        median, slowest, longest = (f"{each * 1000:.0f}" for each in (self.median, self.slowest, max(self.delays)))
+        return f"| {self.name} | {median} | {slowest} | {longest} | {len(self.delays)} |"
+
+
+def measure(stage: Stage, change: Change, times: int) -> Figures:
+    """Through each process in turn, read through all the others; the one that wrote must be right at once."""
+    figures = Figures(change.name)
+    if change.name in UNDONE_FIRST:
+        change.undo(stage, stage.lines[0])
+    for number in range(times):
+        writer = stage.lines[number % len(stage.lines)]
+        others = [each for each in stage.lines if each is not writer]
+        _await_all(stage, change, stage.lines, change.before)
+        # Polls have no fixed place between two changes.
+        gevent.sleep(0.037 * (number % 6))
+        change.make(stage, writer)
+        changed = time.monotonic()
+        readers = [gevent.spawn(_await, stage, change, each, change.after, changed) for each in others]
+        got = change.ask(stage, writer)
+        assert got == change.after, f"{change.name}: {got} in the process that wrote"
+        gevent.joinall(readers, raise_error=True)
+        figures.delays += [each.value for each in readers]
+        change.undo(stage, writer)
+    _await_all(stage, change, stage.lines, change.before)
+    if change.name in UNDONE_FIRST:
+        change.make(stage, stage.lines[0])
+        _await_all(stage, change, stage.lines, change.after)
+    return figures
+
+
+def _await_all(stage: Stage, change: Change, at: Sequence[Line], wanted: Seen) -> None:
+    gevent.joinall([gevent.spawn(_await, stage, change, each, wanted, time.monotonic()) for each in at], raise_error=True)
+
+
+def _await(stage: Stage, change: Change, line: Line, wanted: Seen, since: float) -> float:
+    """Seconds since then until the first request begins that is answered right."""
+    while True:
+        asked = time.monotonic()
+        got = change.ask(stage, line)
+        if got == wanted:
+            return asked - since
+        assert asked - since < PATIENCE_SECONDS, f"{change.name}: still {got} at {line.label}"
+        gevent.sleep(0.003)
