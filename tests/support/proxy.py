@@ -17,12 +17,30 @@ from sqlalchemy import make_url
 _COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
 
 
+class _Moment:
+    """When one connection has sent these messages in turn."""
+
+    def __init__(self, messages: tuple[bytes, ...], behind: bool) -> None:
+        self.behind = behind
+        self._messages = messages
+        self._sent: dict[int, int] = {}
+
+    def has_come(self, data: bytes, connection: int) -> bool:
+        sent = self._sent.get(connection, 0)
+        if self._messages[sent] in data:
+            self._sent[connection] = sent = sent + 1
+        return sent == len(self._messages)
+
+
 class Wire:
     """Forwards connections. `at_commit` says what becomes of the next COMMIT, once:
 
     lost      it never arrives: the connection breaks before it
     unheard   it arrives, and the connection breaks before its answer
     held      Arkvory's side breaks; it arrives when `deliver` is called, or never, when `drop` is
+
+    `freeze` lets nothing through any more, in either direction, without breaking anything, until `thaw`. `hold` stops one connection
+    for good at a chosen moment; `stopped` is set when that has come.
     """
 
     def __init__(self, url: str) -> None:
@@ -39,6 +57,10 @@ class Wire:
         self.at_commit: str | None = None
         self.commits = 0
         self._deliver, self._drop = Event(), Event()
+        self._flows = Event()
+        self._flows.set()
+        self._moment: _Moment | None = None
+        self.stopped = Event()
 
     @staticmethod
     def _address(there: Any) -> str | tuple[str, int]:
@@ -60,6 +82,25 @@ class Wire:
         """Break the server's side of it."""
         self._drop.set()
 
+    def freeze(self) -> None:
+        """As a network that has gone."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        self._flows.set()
+
+    def hold(self, *messages: bytes, behind: bool = False) -> None:
+        """Stop the first connection that sends these, one after the other, before the last one; `behind`: before its answer."""
+        self.stopped.clear()
+        self._moment = _Moment(messages, behind)
+
+    def _holds(self, data: bytes, connection: int) -> _Moment | None:
+        moment = self._moment
+        if moment is None or not moment.has_come(data, connection):
+            return None
+        self._moment = None
+        return moment
+
     def _serve(self, client: Any, _address: Any) -> None:
         kind = socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET
         server = socket.socket(kind, socket.SOCK_STREAM)
@@ -67,6 +108,11 @@ class Wire:
         back = gevent.spawn(self._pump, server, client)
         try:
             while data := client.recv(65536):
+                self._flows.wait()
+                moment = self._holds(data, id(client))
+                if moment is not None:
+                    self._stop(moment, data, back, client, server)
+                    return
                 if _COMMIT in data:
                     self.commits += 1
                     how, self.at_commit = self.at_commit, None
@@ -81,6 +127,16 @@ class Wire:
             back.kill()
             client.close()
             server.close()
+
+    def _stop(self, moment: _Moment, data: bytes, back: Any, client: Any, server: Any) -> None:
+        if moment.behind:
+            back.kill()
+            server.sendall(data)
+            server.recv(65536)
+        self.stopped.set()
+        # Until whoever waits is gone.
+        while client.recv(65536):
+            pass
 
     def _break(self, how: str, data: bytes, client: Any, server: Any) -> None:
         if how == "unheard":
@@ -98,6 +154,7 @@ class Wire:
     def _pump(self, source: Any, target: Any) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                self._flows.wait()
                 target.sendall(data)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
