@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,8 +56,17 @@ class Street:
             each.close()
 
 
+CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
 def test_processes_agree_within_the_bound_whatever_happens_between_them(agreement: type[Agreement]) -> None:
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    run_state_machine_as_test(
-        agreement, settings=settings(max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=checks)
-    )
+    sizes = settings(max_examples=8, stateful_step_count=15, deadline=None, suppress_health_check=CHECKS)
+    run_state_machine_as_test(agreement, settings=sizes)
+
+
+@pytest.mark.soak
+def test_processes_agree_for_as_long_as_they_are_asked(agreement: type[Agreement]) -> None:
+    end = time.monotonic() + float(os.environ.get("ARKVORY_SOAK_SECONDS", "60")) / 3
+    sizes = settings(max_examples=20, stateful_step_count=40, deadline=None, database=None, suppress_health_check=CHECKS)
+    while time.monotonic() < end:
+        run_state_machine_as_test(agreement, settings=sizes)

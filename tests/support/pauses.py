@@ -34,7 +34,7 @@ class Pause:
 
     def _stop(self) -> None:
         self.there.set()
-        assert self._go.wait(20), "nobody let it go on"
+        assert self._go.wait(60), "nobody let it go on"
 
     def reached(self) -> None:
         """Wait until somebody stands there."""

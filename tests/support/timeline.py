@@ -18,7 +18,7 @@ import gevent
 from tests.support.lines import Line
 from tests.support.visibility import CHANGES, Act, Stage
 
-PAUSE_SECONDS = 0.002
+PAUSE_SECONDS = 0.005
 Credential = Callable[[Stage], str | None]
 
 
