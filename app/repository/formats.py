@@ -39,6 +39,8 @@ class Format:
     tags: re.Pattern[str] | None = None
     # Its artifacts refer to each other (`references.py`).
     references: bool = False
+    # A table with a row for artifacts of its own, by `artifact_id`, which goes along when one is copied.
+    rows: str = ""
     # A host name may mean one of its repositories.
     hosts: bool = False
 
@@ -73,7 +75,7 @@ FORMATS: Mapping[str, Format] = {
             references=True,
             hosts=True,
         ),
-        Format("npm", write_policy="once", companions=(".sigstore",)),
+        Format("npm", write_policy="once", companions=(".sigstore",), rows="arkvory_npm_versions"),
         Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),
     )
 }

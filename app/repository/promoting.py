@@ -18,7 +18,7 @@ from app.database.engines import Database
 from app.errors import ArkvoryError, Invalid, NotFound, Quarantined
 from app.repository.blobs import Linked
 from app.repository.formats import FORMATS
-from app.repository.publishing import KnownBlob, NewFile, Package, Published, Publisher, Session, Target
+from app.repository.publishing import Also, KnownBlob, NewFile, Package, Published, Publisher, Session, Target
 from app.repository.reading import check_online
 from app.repository.references import Reference, closure
 
@@ -115,12 +115,34 @@ class Copy:
 
 def _publish(session: Session, copies: Sequence[Copy]) -> list[Published]:
     linked = session.link([_blob(each.row) for each in copies])
-    return session.publish([_file(each, blob) for each, blob in zip(copies, linked, strict=True)])
+    also = _rows_of(FORMATS[session.snapshot.format].rows, copies)
+    return session.publish([_file(each, blob, also) for each, blob in zip(copies, linked, strict=True)])
 
 
-def _file(copy: Copy, blob: Linked) -> NewFile:
+def _rows_of(table: str, copies: Sequence[Copy]) -> Also | None:
+    """What copies the rows of the format's own table; null where it has none."""
+    if not table:
+        return None
+    sources = {each.row.path: each.row for each in copies}
+    statement = text(
+        f"insert into {table} select (jsonb_populate_record(null::{table}, to_jsonb(t) || "
+        f"jsonb_build_object('artifact_id', cast(:to as bigint)))).* from {table} t where t.artifact_id = :from"
+    )
+
+    def copy(connection: Connection, package_id: int, published: Sequence[Published]) -> None:
+        for each in published:
+            source = sources[each.path]
+            connection.execute(text(f"delete from {table} where artifact_id = :to"), {"to": each.id})
+            done = connection.execute(statement, {"from": source.id, "to": each.id})
+            if done.rowcount == 0 and source.version is not None:
+                raise NotFound(f"{each.path!r} was deleted while it was copied")
+
+    return copy
+
+
+def _file(copy: Copy, blob: Linked, also: Also | None) -> NewFile:
     row = copy.row
-    package = None if row.package is None else Package(row.package, row.display_name)
+    package = None if row.package is None else Package(row.package, row.display_name, also)
     return NewFile(row.path, blob, row.content_type, row.metadata, row.version, package, copy.references, copy.is_part)
 
 

@@ -403,8 +403,7 @@ class Publisher:
             ]
             if references:
                 write_references(connection, snapshot.id, references)
-            if package is not None and package.also is not None:
-                package.also(connection, packages[package], published)
+            _tell_packages(connection, packages, [each.package or package for each in files], published)
             states = {each.received.reservation.id: UploadState("published", each.received.size) for each in files}
             states |= {each.upload_id: UploadState("garbage") for each in gone if each is not None}
             transaction.settle_uploads(states)
@@ -424,6 +423,15 @@ def _hold(
     if references:
         spread_holds(connection, snapshot.id, references, new)
     return held_paths(connection, snapshot.id, paths)
+
+
+def _tell_packages(
+    connection: Connection, packages: Mapping[Package | None, int], belonging: Sequence[Package | None], published: Sequence[Published]
+) -> None:
+    """Let formats write their own rows: `belonging` are the packages of what was published, `packages` the ids of each."""
+    for package, package_id in packages.items():
+        if package is not None and package.also is not None:
+            package.also(connection, package_id, [done for done, whose in zip(published, belonging, strict=True) if whose == package])
 
 
 def delete_rows(connection: Connection, repository_id: int, upload_ids: Sequence[Any]) -> None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.protocols.npm.routes import reads
+from app.repository.promoting import Selection
 from app.repository.publishing import Target
 from app.repository.quarantine import Quarantine
 from tests.protocols.npm.conftest import ABBREVIATED, Room
@@ -402,3 +403,15 @@ def test_what_is_deleted_elsewhere_leaves_the_packument_with_its_tags(room: Room
     room.parts.cleanup.run()
     for table in ("repositories", "packages", "artifacts", "npm_versions", "npm_tags", "npm_packages"):
         assert room.value(f"select count(*) from arkvory_{table}") == 0
+
+
+def test_a_promoted_version_is_in_the_packument_of_the_other_repository(room: Room) -> None:
+    """Its addresses are the other's."""
+    room.published("@s/p", "1.0.0", "1.1.0", description="\u0001 and \0", readme="# P")
+    room.repository("other")
+    done = room.parts.promoter.promote(ADMIN, "js", "other", Selection(package="@s/p", version="1.0.0"))
+    assert (done.artifacts, done.created) == (1, 1)
+    told = json.loads(room.get("@s/p", repository="other").data)
+    assert (set(told["versions"]), told["dist-tags"], told["readme"]) == ({"1.0.0"}, {"latest": "1.0.0"}, "# P")
+    assert told["versions"]["1.0.0"]["dist"]["tarball"] == "http://localhost/npm/other/@s/p/-/p-1.0.0.tgz"
+    assert room.get("@s/p/-/p-1.0.0.tgz", repository="other").data == room.get("@s/p/-/p-1.0.0.tgz").data
