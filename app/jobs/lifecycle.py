@@ -9,6 +9,7 @@ On a single node and in a cluster alike: what differs are the parts (http/parts.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import sys
@@ -146,6 +147,9 @@ class Lifecycle:
 
     def _leave(self) -> None:
         """After the last write."""
+        # What it promised to spare; where that cannot be written, half of the grace is left.
+        with contextlib.suppress(ArkvoryError):
+            self._house.uses.flush()
         if self._house.loop is not None:
             self._house.loop.stop()
         self._house.ownership.release()
