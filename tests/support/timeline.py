@@ -71,6 +71,8 @@ class Timeline:
     asked: int = 0
     faults: list[str] = field(default_factory=list)
     number: int = 0
+    # Whether they look for the fresh file too: nobody finds it without asking the database, which tells what else is new.
+    fresh: bool = True
 
     # -- cycles
 
@@ -115,7 +117,8 @@ class Timeline:
         while True:
             try:
                 self._look(line, self.door.path)
-                self._look(line, f"{self.door.path}-{self.number}")
+                if self.fresh:
+                    self._look(line, f"{self.door.path}-{self.number}")
             except Exception as error:
                 self.faults.append(f"{line.label}: {error!r}")
                 return
