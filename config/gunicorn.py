@@ -18,6 +18,7 @@ monkey.patch_all(subprocess=False, os=False, signal=False)
 import atexit  # noqa: E402  # after the patches
 import importlib  # noqa: E402
 import os  # noqa: E402
+import signal  # noqa: E402
 import socket  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -168,6 +169,9 @@ def nworkers_changed(server: Any, new_value: int, old_value: int | None) -> None
 
 def post_fork(server: Any, worker: Any) -> None:
     """In the worker, before it loads the application."""
+    # Until it has its own, the master's stand: they would note the signal in a queue that nobody reads, and the master would wait in vain.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     importlib.import_module("app.database.engines").patch_for_gevent()
     worker.tls = _certificate()
     # The worker looks after the embedded database, the master cannot.

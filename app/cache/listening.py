@@ -8,6 +8,7 @@ from app.cache.messages import outcome_of
 from app.cache.store import Cache
 from app.cache.view import Epochs
 from app.cluster.probe import Believed, Differences, Numbers
+from app.database.turns import paced
 
 
 class Listening:
@@ -22,14 +23,14 @@ class Listening:
 
     def believed(self) -> Believed:
         cache = self._cache
-        repositories: dict[int, Numbers] = {each: cache.view.repository(each) for each in cache.cached("repository")}
-        users = {each: cache.view.user(each) for each in cache.cached("user") if each > 0}
+        repositories: dict[int, Numbers] = {each: cache.view.repository(each) for each in paced(cache.cached("repository"))}
+        users = {each: cache.view.user(each) for each in paced(cache.cached("user")) if each > 0}
         return Believed(repositories, users, cache.view.installation)
 
     def correct(self, found: Differences) -> int:
         """M5. What a transaction of this process commits right now is told by itself, a moment later."""
-        repositories = sum(self._correct_repository(*each) for each in found.repositories.items())
-        users = sum(self._correct_user(*each) for each in found.users.items())
+        repositories = sum(self._correct_repository(*each) for each in paced(found.repositories.items()))
+        users = sum(self._correct_user(*each) for each in paced(found.users.items()))
         return repositories + users + self._correct_installation(found.installation)
 
     def _correct_repository(self, repository_id: int, numbers: Numbers | None) -> bool:

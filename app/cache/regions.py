@@ -85,7 +85,7 @@ class Region(Generic[V]):
 
     def drop_tag(self, tag: Tag) -> None:
         """Remove every entry that carries `tag`."""
-        for key in tuple(self._tagged.get(tag, ())):
+        for key in self._tagged.pop(tag, ()):
             self._remove(key)
 
     def clear(self) -> None:
@@ -113,7 +113,10 @@ class Region(Generic[V]):
             return
         self.bytes -= entry[1]
         for tag in entry[2]:
-            keys = self._tagged[tag]
+            keys = self._tagged.get(tag)
+            if keys is None:
+                # All with that tag are going.
+                continue
             keys.discard(key)
             if not keys:
                 del self._tagged[tag]

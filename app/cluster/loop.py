@@ -156,21 +156,28 @@ class Loop:
     def _synchronize_now(self) -> None:
         asked = now()
         with self._turn:
-            if now() < self._good_until:
+            # A crowd does not compare one by one, nor try one by one what failed.
+            if now() < self._good_until or self.last_probe > asked:
                 return
-            # A crowd that waited for one that failed does not try one by one.
             if self._failed_at < asked and self._probed_by_itself():
                 return
         raise DatabaseAway("what this process remembers may be out of date, and the database cannot be asked; try again shortly")
 
     def _probed_by_itself(self) -> bool:
         """By a connection of the request pool: the loop's own may hang."""
-        too_long = DatabaseAway("the database did not answer in time")
+        began = now()
+        # Of gevent's own kind: SQLAlchemy then knows that the connection was interrupted, and lets it go.
+        too_long = gevent.Timeout(LONGEST_TURN_SECONDS)
         try:
-            with gevent.Timeout(LONGEST_TURN_SECONDS, too_long), self._database.request.connect() as connection, database_errors():
+            with too_long, self._database.read() as connection:
                 self._probe(connection.execution_options(isolation_level="AUTOCOMMIT"))
             return True
-        except ArkvoryError as error:
+        except (ArkvoryError, gevent.Timeout) as error:
+            if isinstance(error, gevent.Timeout) and error is not too_long:
+                raise
+            if self.last_probe >= began:
+                log.warning("cluster: the mailbox cannot be read, the numbers were: %s", error)
+                return True
             self._failed_at = now()
             log.warning("cluster: memory is out of date and cannot be compared: %s", error)
             return False
@@ -207,15 +214,21 @@ class Loop:
         return False
 
     def _poll(self, connection: Connection) -> None:
-        began = now()
         if self._registration is None:
             # Its last try failed half way.
             self._begin_anew(connection)
-        if self._read_mail(connection):
-            self.last_poll = began
-            self._count_good()
+        self._empty_mailbox(connection)
         if not self._keeps:
             self._look_at_horizon(connection)
+
+    def _empty_mailbox(self, connection: Connection) -> None:
+        """At least a part of it: one that is very full is not left for the next turn as long as this one may last."""
+        deadline = now() + LONGEST_TURN_SECONDS / 2
+        while (began := now()) < deadline:
+            if self._read_mail(connection):
+                self.last_poll = began
+                self._count_good()
+                return
 
     def _read_mail(self, connection: Connection) -> bool:
         """True when the mailbox was read to its end."""
@@ -245,15 +258,20 @@ class Loop:
         with self._turn:
             began = now()
             found = probe.compare(connection, self._listener.believed())
-            read_to_end = self._read_mail(connection)
-            corrections = self._listener.correct(found)
-            self.corrections += corrections
-            if corrections:
-                log.warning("cluster: the probe found %d change(s) that no message had told", corrections)
-            self.last_probe = began
-            if read_to_end:
-                self.last_poll = began
-            self._count_good()
+            try:
+                if self._read_mail(connection):
+                    self.last_poll = began
+            finally:
+                # Whatever keeps it from its mail: the numbers are those of the database.
+                self._correct(found)
+                self.last_probe = began
+                self._count_good()
+
+    def _correct(self, found: probe.Differences) -> None:
+        corrections = self._listener.correct(found)
+        self.corrections += corrections
+        if corrections:
+            log.warning("cluster: the probe found %d change(s) that no message had told", corrections)
 
     def _count_good(self) -> None:
         self._good_until = min(self.last_poll + self._oldest_poll, self.last_probe + self._oldest_probe)
@@ -267,7 +285,9 @@ class Loop:
 
     def _beat(self, connection: Connection) -> None:
         began = now()
-        if self._registration is not None and membership.heartbeat(connection, self._registration.id):
+        # By this clock too: a heartbeat that was given up may have been written after all, later than it claims to be.
+        silent = began - self.last_heartbeat > membership.OLDEST_HEARTBEAT_SECONDS
+        if not silent and self._registration is not None and membership.heartbeat(connection, self._registration.id):
             self.last_heartbeat = began
             self._set_online(True)
         else:

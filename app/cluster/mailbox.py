@@ -75,14 +75,15 @@ def reject(connection: Connection, letter: Letter, receiver: str, error: str) ->
             {"wait": RETRIES[letter.attempts], "id": letter.id},
         )
         return False
-    connection.execute(
+    died = connection.execute(
         text(
             "with dead as (delete from arkvory_mail where id = :id returning sent_at, body) "
             "insert into arkvory_dead_letters (instance, sent_at, error, body) select :receiver, sent_at, :error, body from dead"
         ),
         {"id": letter.id, "receiver": receiver, "error": error[:2000]},
     )
-    return True
+    # Two turns may have read it at once.
+    return died.rowcount == 1
 
 
 def delete_unread(connection: Connection, batch: int = 10_000) -> int:

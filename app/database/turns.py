@@ -1,4 +1,4 @@
-"""Waiting in memory, in turns; above all without a connection (DESIGN 2).
+"""Waiting in memory, in turns; above all without a connection (DESIGN 2). And work in memory that lets others have their turns.
 
 Writers of one repository queue here, in memory, before they take a connection: at most one connection of
 the process waits for any one repository's lock, and at most four wait for such locks in all.
@@ -7,13 +7,27 @@ the process waits for any one repository's lock, and at most four wait for such 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
+import gevent
 from gevent.lock import BoundedSemaphore
 
 from app.errors import Unavailable
 
 WAITING_CONNECTIONS = 4
+# A millisecond or so of work.
+PACE = 1_000
+
+T = TypeVar("T")
+
+
+def paced(items: Iterable[T]) -> Iterator[T]:
+    """The same items: after each thousand others get their turns. What is iterated over must not change meanwhile."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if not number % PACE:
+            gevent.sleep(0)
 
 
 class Turns:

@@ -65,6 +65,8 @@ class HouseCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         values = values_of(self._house)
         if self._folder is not None:
+            # What was told once stays told, also when this worker is killed in the next moment.
+            _leave(self._folder, values)
             values = numbers.with_others(self._folder, values)
         for name, kind, labels, meaning in METRICS:
             yield _metric(name, kind, labels, meaning, values[name])
@@ -84,7 +86,10 @@ def _metric(name: str, kind: str, labels: tuple[str, ...], meaning: str, values:
 
 def share(house: Parts, folder: Path) -> None:
     """Called every two seconds: leave this worker's numbers to those that are asked for them."""
-    values = values_of(house)
+    _leave(folder, values_of(house))
+
+
+def _leave(folder: Path, values: numbers.Rows) -> None:
     numbers.write(
         folder,
         counters={name: rows for name, rows in values.items() if name not in _GAUGES},

@@ -157,7 +157,7 @@ class Lifecycle:
     def stopping(self) -> None:
         """At the beginning of a graceful stop, before running requests drain."""
         self._house.stopping = True
-        self._jobs.stop()
+        self._jobs.begin_nothing()
         if not self._house.settings.cluster:
             # A successor waits for the storage. In a cluster nobody does, and a write that was just let in finds it still shared.
             self._release = gevent.spawn(self._leave_after_last_write)

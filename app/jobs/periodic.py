@@ -29,8 +29,8 @@ class PeriodicJobs:
             (settings.upload_lease_seconds / 4, house.admission.renew_leases),
             (PLACE_SECONDS, house.places.renew),
             (FLUSH_SECONDS, house.uses.flush),
-            (settings.cleanup_seconds, self._clean),
         ]
+        self._cleaning: list[gevent.Greenlet] = []
         self._greenlets: list[gevent.Greenlet] = []
 
     def _clean(self) -> None:
@@ -47,10 +47,15 @@ class PeriodicJobs:
 
     def start(self) -> None:
         self._greenlets = [gevent.spawn(_every, seconds, job) for seconds, job in self._jobs]
+        self._cleaning = [gevent.spawn(_every, self._house.settings.cleanup_seconds, self._clean)]
+
+    def begin_nothing(self) -> None:
+        """At the beginning of a graceful stop: the cleanup ends. What running requests hold, up to the last one, is still renewed."""
+        gevent.killall(self._cleaning, timeout=5)
 
     def stop(self) -> None:
         """Ends each where it stands; transactions roll back."""
-        gevent.killall(self._greenlets, timeout=5)
+        gevent.killall([*self._greenlets, *self._cleaning], timeout=5)
 
 
 def _every(seconds: float, job: Callable[[], None]) -> None:

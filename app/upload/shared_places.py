@@ -34,22 +34,21 @@ class SharedPlaces(Places):
     def __init__(self, database: Database, total: int, per_key: int, wait_seconds: float) -> None:
         super().__init__(total, per_key, wait_seconds)
         self._database = database
-        self._process = uuid4().hex[:12]
-        self._taken: set[str] = set()
+        # Names of places by holder. A place that ran out while PostgreSQL was away may be another upload's of this process by now.
+        self._taken: dict[str, str] = {}
 
     @contextlib.contextmanager
     def take(self, key: str) -> Iterator[None]:
         """Hold a place. Raises TooManyUploads when none came free in time, and DatabaseAway."""
         deadline = time.monotonic() + self._wait_seconds
         with super().take(key):
-            name = self._wait_for_one(key, deadline)
-            self._taken.add(name)
+            holder = f"{uuid4().hex[:12]} {_short(key)}"
+            self._taken[holder] = self._wait_for_one(holder, deadline)
             try:
                 yield
             finally:
-                self._taken.discard(name)
                 # The client does not wait for it.
-                gevent.spawn(self._give_back, name)
+                gevent.spawn(self._give_back, holder, self._taken.pop(holder))
 
     def renew(self) -> None:
         """Called regularly: the uploads of this process go on."""
@@ -59,20 +58,20 @@ class SharedPlaces(Places):
             connection.execute(
                 text(
                     "update arkvory_leases set until = clock_timestamp() + make_interval(secs => :seconds) "
-                    "where name = any(:names) and starts_with(holder, :process)"
+                    "where name like 'place/%' and holder = any(:holders)"
                 ),
-                {"seconds": LEASE_SECONDS, "names": sorted(self._taken), "process": self._process},
+                {"seconds": LEASE_SECONDS, "holders": list(self._taken)},
             )
 
-    def _wait_for_one(self, key: str, deadline: float) -> str:
-        while (name := self._ask(_short(key))) is None:
+    def _wait_for_one(self, holder: str, deadline: float) -> str:
+        while (name := self._ask(holder)) is None:
             if time.monotonic() >= deadline:
                 raise self._all_taken()
             gevent.sleep(ASK_SECONDS)
         return name
 
-    def _ask(self, key: str) -> str | None:
-        """The name of a place that is this process's now; null when all, or all for this key, are taken."""
+    def _ask(self, holder: str) -> str | None:
+        """The name of a place that is this holder's now; null when all, or all for its key, are taken."""
         with self._database.write() as connection:
             connection.execute(text("select pg_advisory_xact_lock(:c, :o)"), {"c": PLACES[0], "o": PLACES[1]})
             # A statement of its own: it sees what others committed before they gave the lock up.
@@ -82,20 +81,18 @@ class SharedPlaces(Places):
                     "insert into arkvory_leases as l (name, holder, until) "
                     "select 'place/' || n, :holder, clock_timestamp() + make_interval(secs => :seconds) from generate_series(1, :total) n "
                     "where 'place/' || n not in (select name from taken) "
-                    "and (select count(*) from taken where split_part(holder, ' ', 2) = :key) < :per_key order by n limit 1 "
+                    "and (select count(*) from taken where split_part(holder, ' ', 2) = split_part(:holder, ' ', 2)) < :per_key "
+                    "order by n limit 1 "
                     "on conflict (name) do update set holder = excluded.holder, until = excluded.until returning l.name"
                 ),
-                {
-                    "holder": f"{self._process} {key}", "seconds": LEASE_SECONDS, "total": self.total, "key": key, "per_key": self.per_key,
-                },
-            ).scalar_one_or_none()  # fmt: skip
+                {"holder": holder, "seconds": LEASE_SECONDS, "total": self.total, "per_key": self.per_key},
+            ).scalar_one_or_none()
 
-    def _give_back(self, name: str) -> None:
+    def _give_back(self, holder: str, name: str) -> None:
         try:
             with self._database.write() as connection:
                 connection.execute(
-                    text("delete from arkvory_leases where name = :name and starts_with(holder, :process)"),
-                    {"name": name, "process": self._process},
+                    text("delete from arkvory_leases where name = :name and holder = :holder"), {"name": name, "holder": holder}
                 )
         except ArkvoryError as error:
             log.warning("%s is left to come free by itself: %s", name, error)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gevent
@@ -11,7 +14,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from app.cluster import loop as loops
-from app.cluster import membership
+from app.cluster import mailbox, membership, probe
 from app.errors import DatabaseAway
 from tests.cluster.conftest import MakeMember
 from tests.conftest import MakePause
@@ -33,6 +36,8 @@ def files(pair: Pair) -> int:
 def stand_still(house: House) -> None:
     """The loop's greenlet goes: no poll, no probe, no heartbeat."""
     house.loop._greenlet.kill()  # type: ignore[union-attr]
+    # Perhaps in the middle of a statement.
+    house.loop._close()
 
 
 @pytest.fixture
@@ -80,6 +85,8 @@ def test_m5_a_deleted_repository_and_a_deleted_user_are_found(pair: Pair, files:
     writer, reader = pair
     ann = writer.user("ann")
     secret = writer.token("ann")
+    # What the mail tells is no correction.
+    eventually(lambda: writer.value("select count(*) from arkvory_mail") == 0)
     assert reader.outcome("a", secret=secret) == b"old"
     stand_still(reader)
     writer.rows("update arkvory_repositories set deleted_at = now() where id = :id", id=files)
@@ -105,6 +112,40 @@ def test_m5_own_commits_are_no_corrections(pair: Pair, files: int, pause: MakePa
     assert writer.outcome("a") == "unauthenticated"
     told.go()
     closing.get()
+
+
+def test_m5_others_get_their_turns_while_very_much_is_compared(make_member: MakeMember) -> None:
+    """Of so much a probe would otherwise take longer than it may, and every read would be refused (M6)."""
+    member, many = make_member(), 30_000
+    stand_still(member)
+    made = "select 'default', 'r' || g, 'raw', 'hosted' from generate_series(1, :many) g"
+    member.rows(f"insert into arkvory_repositories (tenant, name, format, kind) {made}", many=many)
+    member.rows("insert into arkvory_users (name, administrator) select 'u' || g, false from generate_series(1, :many) g", many=many)
+    cache = member.parts.cache
+    for region, kind, table in ((cache.gates, "repository", "arkvory_repositories"), (cache.identities, "user", "arkvory_users")):
+        for (number,) in member.rows(f"select id from {table}"):
+            region.put((kind, number), True, tags=((kind, number),))
+    longest = [0.0]
+
+    def others() -> None:
+        while True:
+            # Of this thread's own time, so that a busy machine makes no difference.
+            began = time.thread_time()
+            gevent.sleep(0)
+            longest[0] = max(longest[0], time.thread_time() - began)
+
+    turns = gevent.spawn(others)
+    gevent.sleep(0)
+    with member.parts.database.session.connect() as connection:
+        for _ in range(2):
+            found = probe.compare(connection, member.loop._listener.believed())
+            # Everything at once, then nothing any more.
+            member.loop._listener.correct(found)
+            first, last = member.rows("select min(id), max(id) from arkvory_repositories")[0]
+            assert last - first + 1 == many
+    turns.kill()
+    assert not found.repositories and not found.users
+    assert longest[0] < 0.25
 
 
 # -- M6
@@ -154,6 +195,47 @@ def test_m6_when_the_database_cannot_be_asked_old_memory_is_503_and_a_crowd_trie
     gevent.joinall(crowd, timeout=loops.LONGEST_TURN_SECONDS + 2, raise_error=True)
     assert {each.value for each in crowd} == {DatabaseAway.code}
     assert len(tries) == 1
+
+
+@contextmanager
+def locked(house: House, statement: str) -> Iterator[None]:
+    """In a transaction that stays open meanwhile."""
+    with create_engine(house.url, poolclass=NullPool).connect() as holding:
+        holding.execute(text(statement))
+        yield
+        holding.rollback()
+
+
+def test_m6_who_cannot_read_its_mail_compares_the_numbers_and_a_crowd_does_so_once(
+    pair: Pair, files: int, clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = pair
+    stand_still(reader)
+    assert reader.outcome("a") == b"old"
+    writer.publish("a", b"new")
+    compared, real = [], probe.compare
+    monkeypatch.setattr(probe, "compare", lambda *asked: (compared.append(asked), real(*asked))[1])
+    with locked(writer, "lock table arkvory_mail"):
+        clock(loops.OLDEST_POLL_SECONDS + 1)
+        crowd = [gevent.spawn(reader.outcome, "a") for _ in range(20)]
+        gevent.joinall(crowd, raise_error=True)
+    assert {each.value for each in crowd} == {b"new"}
+    # The writer compares too.
+    assert len(compared) <= 5
+
+
+def test_m6_a_comparison_that_hangs_is_an_honest_refusal(pair: Pair, files: int, clock: Callable[[float], None]) -> None:
+    _, reader = pair
+    stand_still(reader)
+    assert reader.outcome("a") == b"old"
+    pool = reader.parts.database.request
+    with locked(reader, "lock table arkvory_repositories"):
+        clock(loops.OLDEST_POLL_SECONDS + 1)
+        for _ in range(2):
+            with pytest.raises(DatabaseAway):
+                reader.loop.require_synced()
+    assert pool.connections == pool.idle, "a connection was lost"
+    assert reader.outcome("a") == b"old"
 
 
 def test_m6_an_operator_may_trade_it_for_availability(make_member: MakeMember, clock: Callable[[float], None]) -> None:
@@ -240,6 +322,31 @@ def test_m4_a_heartbeat_that_cannot_be_written_ends_the_claim_to_be_online(pair:
     assert reader.loop.online
 
 
+def test_m4_a_heartbeat_that_was_given_up_and_written_after_all_hides_no_silence(
+    pair: Pair, files: int, clock: Callable[[float], None]
+) -> None:
+    """It waited for its row, and says when it began to wait: senders meanwhile saw the one before it."""
+    _, reader = pair
+    stand_still(reader)
+    clock(membership.OLDEST_HEARTBEAT_SECONDS + 2)
+    late = "update arkvory_instances set heartbeat_at = clock_timestamp() - interval '15 s' where id = :id"
+    reader.rows(late, id=reader.loop.instance_id)
+    reader.loop._turn_of(reader.loop._beat)
+    assert reader.loop.incarnations == 2
+
+
+def test_m2_a_full_mailbox_is_emptied_in_one_turn(pair: Pair, files: int) -> None:
+    writer, reader = pair
+    stand_still(reader)
+    body = json.dumps({"repository": files, "epochs": [1, 1, 1, 1], "classes": ["content"], "names": [], "paths": ["a"]})
+    fill = "insert into arkvory_mail (instance_id, body) select :id, cast(:body as jsonb) from generate_series(1, :many)"
+    writer.rows(fill, id=reader.loop.instance_id, body=body, many=3 * mailbox.TAKEN_AT_ONCE)
+    before = reader.loop.last_poll
+    reader.loop._turn_of(reader.loop._poll)
+    assert writer.value("select count(*) from arkvory_mail") == 0
+    assert reader.loop.last_poll > before
+
+
 def test_m4_who_leaves_gets_no_mail_and_leaves_none(pair: Pair, files: int) -> None:
     writer, reader = pair
     writer.publish("a", b"new")
@@ -302,8 +409,12 @@ def test_m7_the_wait_ends_after_a_minute_whoever_sleeps_in_a_transaction(
         reader.loop.start(lambda: ("late", 0))
         gevent.sleep(0.5)
         assert not reader.loop.keeps
-        clock(membership.HORIZON_WAIT_SECONDS + 1)
+        for _ in range(int(membership.HORIZON_WAIT_SECONDS / membership.HEARTBEAT_SECONDS) + 1):
+            clock(membership.HEARTBEAT_SECONDS)
+            beaten = reader.loop.last_heartbeat
+            eventually(lambda beaten=beaten: reader.loop.last_heartbeat > beaten, SOON)
         eventually(lambda: reader.loop.keeps, SOON)
+        assert reader.loop.incarnations == 1
 
 
 def test_m5_a_process_that_nobody_has_asked_yet_finds_nothing_to_correct(make_member: MakeMember) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import signal
 import socket
 import time
 from base64 import b64encode
@@ -133,6 +134,20 @@ def test_a_rolling_restart_loses_no_request_and_running_transfers_finish(make_cl
         assert (server.stop(), "Traceback" in server.log()) == (0, False)
 
 
+def test_an_upload_that_goes_on_at_a_stop_is_not_taken_for_abandoned_by_the_other_servers(make_cluster: MakeCluster) -> None:
+    """However short the leases of uploads are beside the grace."""
+    cluster = make_cluster(
+        2, 1, ARKVORY_GRACEFUL_SECONDS=str(GRACE), ARKVORY_UPLOAD_LEASE_SECONDS="3", ARKVORY_CLEANUP_SECONDS="0.5"
+    )
+    cluster[0].repository("files")
+    body = os.urandom(MIB)
+    upload = gevent.spawn(upload_slowly, cluster[0], "/raw/files/slow", body, 10)
+    gevent.sleep(1)
+    assert cluster[0].stop() == 0
+    assert upload.get(timeout=30) == 201
+    assert cluster[1].get("/raw/files/slow").content == body
+
+
 def test_a_server_whose_clients_never_finish_ends_after_its_grace(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(1, 2, ARKVORY_GRACEFUL_SECONDS="2", ARKVORY_IDLE_SECONDS="60")
     cluster[0].repository("files")
@@ -144,3 +159,16 @@ def test_a_server_whose_clients_never_finish_ends_after_its_grace(make_cluster: 
         assert cluster[0].stop() == 0
         assert time.monotonic() - began < 12
     assert not list(cluster[0].data.glob("server*.json"))
+
+
+def test_a_server_that_is_told_to_stop_while_a_worker_begins_stops_at_once(make_cluster: MakeCluster) -> None:
+    """In the moments between its fork and its own signal handlers too: the master would else wait for its whole grace."""
+    cluster = make_cluster(1, 2)
+    (server,) = cluster
+    for delay in (0.0, 0.05, 0.2):
+        former = set(server.workers())
+        os.kill(min(former), signal.SIGKILL)
+        until(lambda former=former: bool(set(server.workers()) - former))
+        gevent.sleep(delay)
+        assert server.stop(20) == 0
+        server.start()

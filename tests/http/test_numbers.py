@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.http import numbers
+from app.http.metrics import HouseCollector
+from tests.support.house import House
 
 
 def left_by(folder: Path, pid: int, monkeypatch: pytest.MonkeyPatch, counters: numbers.Rows, gauges: numbers.Rows) -> None:
@@ -53,3 +55,17 @@ def test_the_folder_of_a_master_that_was_killed_goes_with_the_next_start_and_tha
         numbers.remove_folder(second)
     finally:
         numbers.remove_folder(folder)
+
+
+def test_what_a_worker_told_of_itself_stays_told_when_it_is_killed_in_the_next_moment(house: House, tmp_path: Path) -> None:
+    """A counter that went back would count twice for whoever adds up its growth."""
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    name = "arkvory_database_statements_total"
+    numbers.write(folder, {name: [("request", 0), ("session", 0)]}, {})
+    house.repository()
+    told = next(each for each in HouseCollector(house.parts, folder).collect() if f"{each.name}_total" == name)
+    numbers.bury(folder, os.getpid())
+    kept = dict(numbers.with_others(folder, {})[name])
+    assert kept == {each.labels["pool"]: each.value for each in told.samples}
+    assert kept["request"] > 0

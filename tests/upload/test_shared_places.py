@@ -75,3 +75,32 @@ def test_places_of_a_process_that_died_come_free_and_those_of_a_living_one_do_no
     over.set()
     gevent.joinall([killed, going], timeout=5, raise_error=True)
     eventually(lambda: in_table(house) == 0)
+
+
+def test_a_place_that_ran_out_and_went_to_another_upload_of_the_same_process_stays_that_ones(house: House) -> None:
+    """PostgreSQL was away for longer than a lease: who comes back late neither renews nor gives back what is another's."""
+    places, other = process(house, total=1, per_key=1), process(house, total=1, per_key=1, wait=0.3)
+    first_ends, second_ends = Event(), Event()
+
+    def upload(until: Event) -> None:
+        # In its own memory the process would have room.
+        places.total, places.per_key = 2, 2
+        with places.take("ann"):
+            until.wait()
+
+    first = gevent.spawn(upload, first_ends)
+    eventually(lambda: in_table(house) == 1)
+    places.total = 1
+    house.rows("update arkvory_leases set until = clock_timestamp() - interval '1 s'")
+    second = gevent.spawn(upload, second_ends)
+    eventually(lambda: in_table(house) == 1)
+    first_ends.set()
+    first.join(5)
+    gevent.sleep(0.3)
+    assert in_table(house) == 1, "the second one's place was given back by the first"
+    places.renew()
+    with pytest.raises(TooManyUploads), other.take("bob"):
+        pass
+    second_ends.set()
+    second.join(5)
+    eventually(lambda: in_table(house) == 0)
