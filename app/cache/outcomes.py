@@ -26,6 +26,10 @@ class RepositoryChange:
         return bool(self.classes & {"metadata", "authorization", "members"})
 
     @property
+    def touches_documents(self) -> bool:
+        return bool(self.classes & {"metadata", "content"})
+
+    @property
     def touches_grants(self) -> bool:
         return "authorization" in self.classes
 

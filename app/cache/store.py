@@ -174,6 +174,9 @@ class Cache:
                 self._drop_snapshots(change.repository_id, change.names)
             else:
                 self._drop_strangers(change.repository_id, change.names)
+            if change.touches_documents:
+                # Under numbers that nobody asks for any more: they would only fill their 64 MB. Gates are small, many, and soon over.
+                self._guarded(change.repository_id, lambda rid=change.repository_id: self.documents.drop_tag(keys.tag_of_repository(rid)))
             if change.touches_grants:
                 self._guarded(change.repository_id, lambda rid=change.repository_id: self.grants.drop_tag(keys.tag_of_repository(rid)))
         for user_id in outcome.users:

@@ -129,6 +129,15 @@ def test_c9_a_kept_document_and_a_known_validator_cost_no_rendering(house: House
     assert get(house, source) == made
 
 
+def test_what_a_change_makes_unreachable_leaves_memory_and_a_change_of_rules_leaves_documents_alone(house: House) -> None:
+    made = get(house, Index("one"))
+    documents = house.parts.cache.documents
+    house.rule("files", "signed-in", "read")
+    assert (get(house, Index("one")), len(documents)) == (made, 1)
+    house.publish("another", b"body")
+    assert (len(documents), documents.bytes) == (0, 0)
+
+
 def test_c9_a_document_made_before_a_publish_and_kept_after_it_is_never_found(house: House, pause: MakePause) -> None:
     source = Index("one")
     stopped = pause(source, "read")

@@ -57,6 +57,7 @@ def test_w1_to_w5_nothing_is_lost_or_left_and_memory_is_flat_after_a_storm(
     with capsys.disabled():
         print("\n" + "\n".join(figures(world, weather, memory, time.monotonic() - began)))
     for client in clients:
+        client.line.hang_up()
         for thing in client.things + client.gone:
             until(lambda client=client, thing=thing: client.look_at(thing))
         client.index()

@@ -111,11 +111,11 @@ class Line:
         try:
             answer, retry_after = self._exchange(method, path, body, given)
         except TimeoutError:
-            self._break()
+            self.hang_up()
             world.fault(f"{method} {path}: no answer within {PATIENCE:.0f} s")
             return None
         except (OSError, http.client.HTTPException) as error:
-            self._break()
+            self.hang_up()
             world.statuses[0] += 1
             if calm and world.is_calm:
                 world.fault(f"{method} {path}: {error!r} although nothing was killed")
@@ -133,7 +133,8 @@ class Line:
         got = self._connection.getresponse()
         return Answer(got.status, got.read()), "Retry-After" in got.headers
 
-    def _break(self) -> None:
+    def hang_up(self) -> None:
+        """What comes next goes over a fresh connection: the server ends those that rest."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
