@@ -145,7 +145,7 @@ def test_a_command_that_is_stopped_says_how_to_go_on(make_server: Callable[..., 
     harm_stored(server, sha256(bodies[0]))
     from tests.cli.test_arkvory import ROOT, sys
 
-    words = ("scrub", "--rate", "1M", "--json")
+    words = ("scrub", "--rate", "600K", "--json")
     command = subprocess.Popen(
         [sys.executable, "-m", "app.cli", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "ARKVORY_DATA_DIR": str(server.data)},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from flask import Flask
+from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from app.http import shortpath
@@ -24,15 +26,24 @@ class BothWays:
         client = self.app.test_client()
         if method not in ("GET", "HEAD"):
             return client.open(path, method=method, **options)
+        answers, differences = self._ask_each_way(client, path, method, options)
+        if "last-modified" in differences:
+            # What was stored in this very second is told as of now, until its own has passed.
+            time.sleep(2)
+            answers, differences = self._ask_each_way(client, path, method, options)
+        assert not differences, f"{method} {path}: the short path and the long one differ in {differences}"
+        return answers[2]
+
+    def _ask_each_way(self, client: FlaskClient, path: str, method: str, options: Any) -> tuple[list[TestResponse], list[str]]:
         try:
             answers = []
             for self.short.is_open in (True, False, True):
                 answers.append(client.open(path, method=method, **options))
         finally:
             self.short.is_open = True
-        told = [(each.status, list(each.headers), each.data) for each in answers]
-        assert told[0] == told[1] == told[2], f"{method} {path}: the short path and the long one differ"
-        return answers[2]
+        told = [{"": (each.status, each.data)} | {name.lower(): value for name, value in each.headers} for each in answers]
+        names = dict.fromkeys(name for each in told for name in each)
+        return answers, [name for name in names if any(each.get(name) != told[0].get(name) for each in told)]
 
 
 def both_ways(app: Flask, parts: Parts, *rooms: Reads) -> BothWays:
