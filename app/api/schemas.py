@@ -429,7 +429,8 @@ class InstanceOut(Schema):
     started_at = Instant()
     heartbeat_at = Instant()
     heartbeat_age = fields.Float(metadata={"description": "seconds, by the database's clock"})
-    online = fields.Boolean(metadata={"description": "younger than 30 s: it gets mail"})
+    online = fields.Boolean(metadata={"description": "younger than 30 s, and not replaced"})
+    replaced = fields.Boolean(metadata={"description": "a younger process has its slot: this one is gone"})
     unread = fields.Integer(metadata={"description": "messages in its mailbox"})
     oldest_unread = fields.Float(allow_none=True, metadata={"description": "seconds"})
 
@@ -450,9 +451,9 @@ class DeadLettersOut(Schema):
 
 class LeaseOut(Schema):
     name = fields.String()
-    holder = fields.String()
+    holder = fields.String(metadata={"description": "the process that runs it, or ran it last"})
     until = Instant()
-    held = fields.Boolean()
+    held = fields.Boolean(metadata={"description": "nobody else begins it before `until`"})
 
 
 class BeliefOut(Schema):
