@@ -67,7 +67,7 @@ def test_the_whole_life_of_a_repository(server: Server, here: Run) -> None:
     assert document(here("artifact", "show", "files", "some/a b%.txt", "--json"))["size"] == 5
     assert document(here("usage", "files", "--json"))["bytes"]["published"] == 5
     assert "some/a b%.txt" in here("search", "A B").stdout
-    here("artifact", "delete", "files", "some/a b%.txt")
+    here("artifact", "delete", "files", "some/a b%.txt", "--yes")
     assert document(here("artifact", "list", "files", "--json")) == []
     here("repo", "update", "files", "--rename", "others", "--no-quota")
     assert document(here("repo", "show", "others", "--json"))["quota_bytes"] is None
@@ -75,6 +75,41 @@ def test_the_whole_life_of_a_repository(server: Server, here: Run) -> None:
     assert ("QUOTA BYTES" in shown, "EPOCHS" in shown) == (True, False)
     here("repo", "delete", "others", "--yes")
     assert here("repo", "show", "others", check=False).returncode == 1
+
+
+def test_what_is_held_is_marked_listed_and_released(server: Server, here: Run) -> None:
+    server.repository("held")
+    server.put("/raw/held/a/x", b"1")
+    assert here("artifact", "hold", "held", "a/x", "--reason", "looked at", "--trust", "malicious").stdout == (
+        "a/x is held (malicious): looked at\n"
+    )
+    assert "held (malicious)" in here("artifact", "list", "held").stdout
+    assert "held (malicious)" in here("search", "a/x").stdout
+    shown = next(line for line in here("artifact", "show", "held", "a/x").stdout.splitlines() if line.startswith("QUARANTINE"))
+    assert shown.endswith("(malicious): looked at")
+    assert [(each["path"], each["held_by"]) for each in document(here("artifact", "held", "held", "--json"))] == [("a/x", "local")]
+    assert here("artifact", "release", "held", "a/x").stdout == "a/x is released.\n"
+    assert "held (" not in here("artifact", "list", "held").stdout
+
+
+def test_the_whole_life_of_a_hold_rule(server: Server, here: Run) -> None:
+    server.repository("watched")
+    options = ("--reason", "new here", "--publisher", "admin", "--json")
+    made = document(here("hold-rule", "add", "watched", "drafts/*", *options))
+    assert (made["pattern"], made["publisher"], made["reason"]) == ("drafts/*", "admin", "new here")
+    assert [each["id"] for each in document(here("hold-rule", "list", "watched", "--json"))] == [made["id"]]
+    server.put("/raw/watched/drafts/a", b"1")
+    assert "drafts/a" in here("artifact", "held", "watched").stdout
+    assert "stays held" in here("hold-rule", "delete", "watched", str(made["id"])).stdout
+    server.put("/raw/watched/drafts/b", b"1")
+    assert [each["path"] for each in document(here("artifact", "held", "watched", "--json"))] == ["drafts/a"]
+
+
+def test_every_format_can_be_chosen() -> None:
+    from app.cli.repositories import FORMAT
+    from app.repository.formats import FORMATS
+
+    assert set(FORMAT.choices) == set(FORMATS)
 
 
 def test_the_whole_life_of_a_user_with_groups_rules_and_tokens(server: Server, here: Run) -> None:
@@ -97,7 +132,7 @@ def test_the_whole_life_of_a_user_with_groups_rules_and_tokens(server: Server, h
     here("rule", "delete", "team", str(rules[0]["id"]))
     here("user", "update", "anna", "--disable")
     assert server.get("/api/v1/whoami", auth=("anna", "another-password")).status_code == 401
-    here("group", "delete", "devs")
+    here("group", "delete", "devs", "--yes")
     here("user", "delete", "--yes", "anna")
     assert "anna" not in here("user", "list").stdout
 
@@ -142,7 +177,7 @@ def test_the_whole_life_of_a_role(server: Server, here: Run) -> None:
     assert server.get("/raw/ruled/a/x", auth=("rolf", "rolfs-password")).status_code == 404
     here("role", "unassign", "builder", "user:rolf")
     assert document(here("role", "show", "builder", "--json"))["holders"] == []
-    here("role", "delete", "builder")
+    here("role", "delete", "builder", "--yes")
     assert document(here("role", "list", "--json")) == []
 
 
