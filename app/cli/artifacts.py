@@ -26,7 +26,8 @@ _ARTIFACT = (
     field("path"), field("size"), field("sha256"), field("content_type"), field("package"), field("version"), field("created_by"),
     field("created_at"), field("updated_at"), ("QUARANTINE", _hold), field("url"),
 )  # fmt: skip
-_FOUND = (field("repository"), *_ARTIFACTS)
+# A search finds what leaves through the doors.
+_FOUND = (field("repository"), *_ARTIFACTS[:-1])
 _HOLDS = (field("path"), field("trust"), field("reason"), field("held_by"), field("held_at"))
 _HOLD_RULES = (field("id"), field("pattern"), field("publisher"), field("reason"), field("created_at"))
 

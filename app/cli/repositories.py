@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -87,7 +88,10 @@ def create_repository(
     settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
     body = {"name": name, "format": format_, "kind": "hosted", "public": public, "quota_bytes": quota, "settings": settings}
     body |= _given(host=host)
-    show(server.call("POST", "repositories", body=body), _REPOSITORY, as_json=as_json)
+    made = server.call("POST", "repositories", body=body)
+    show(made, _REPOSITORY, as_json=as_json)
+    if not as_json and urlsplit(made["url"]).hostname in {"127.0.0.1", "::1", "localhost"}:
+        click.echo("The address is the one that this command used; the server's ARKVORY_PUBLIC_URL sets what is shown.", err=True)
 
 
 @repo.command("list")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.connection import Failed, Running, Server, Target
+from app.cli.connection import Failed, Refused, Running, Server, Target
 from app.cli.output import on_server, printable, prints, size
 from app.cli.repositories import Bytes
 
@@ -53,6 +53,9 @@ def _report(target: Target) -> Report:
         running = target.running(settings)
         if running is not None:
             return _of_server(running, settings)
+    except Refused as error:
+        advice = "use the token of an administrator, with all permissions and for all repositories"
+        return _made([fail("server", f"it runs, and refuses: {error}", advice)])
     except Failed as error:
         return _made([fail("server", str(error), "start it, or correct the address or token; on its own machine none is needed")])
     return _of_stopped(settings)
