@@ -280,7 +280,7 @@ def test_a_body_that_is_no_object_is_422(server: Server, body: bytes) -> None:
 
 
 def test_an_address_of_nothing_says_where_things_are(server: Server) -> None:
-    for path in ("/", "/nothing", "/nothing/here"):
+    for path in ("/nothing", "/nothing/here", "/api"):
         answer = server.get(path, auth=None)
         assert answer.status_code == 404
         assert answer.text.startswith("There is nothing at this address: repositories are below /raw/NAME/, "), answer.text
