@@ -74,6 +74,16 @@ def test_every_link_between_the_documents_leads_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_the_examples_of_the_api_page_are_taken(server: Server) -> None:
+    server.repository("files")
+    assert server.post("/api/v1/groups", json={"name": "devs"}).status_code == 201
+    examples = re.findall(r"^post (\S+) '(.+)'$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    assert len(examples) >= 4
+    for path, body in examples:
+        answer = server.post(f"/api/v1/{path}", data=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 201, (path, answer.text)
+
+
 def test_the_api_page_lists_every_operation(server: Server) -> None:
     document = server.get("/api/v1/openapi.json").json()
     methods = ("get", "put", "post", "patch", "delete")

@@ -117,8 +117,13 @@ def _explained(snapshot: Snapshot, identity: Identity, permission: str, grants: 
     )
     if not knows:
         return unknown_repository(snapshot.name)
-    limit = " with this token" if not _token_allows(snapshot, identity, permission) else ""
+    limit = " with this token" if not _token_allows(snapshot, identity, permission) else _below(identity.deploy, permission)
     return Forbidden(f"{identity.name!r} has no {permission} permission here{limit} (repository {snapshot.name!r})")
+
+
+def _below(scope: DeployScope | None, permission: str) -> str:
+    """What a deploy token's bearer was told when it was made."""
+    return f" but below {scope.path_prefix!r}" if scope is not None and scope.path_prefix and permission in scope.permissions else ""
 
 
 class Access:

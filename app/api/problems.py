@@ -12,17 +12,14 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from app.errors import ArkvoryError, Invalid
-from app.http.errors import answer_below, headers_of, status_of
+from app.http.errors import DETAILS, answer_below, headers_of, status_of
 
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "application/problem+json"
 # Where HTTP's own name of a status is not the word that the domain uses.
 _CODES = {400: "invalid", 401: "unauthenticated", 413: "too_large", 422: "invalid", 500: "failed"}
-_DETAILS = {
-    404: "There is nothing at this address; /api/v1/openapi.json lists what there is.",
-    405: "This address does not take that method.",
-}
+_DETAILS = DETAILS | {404: "There is nothing at this address; /api/v1/openapi.json lists what there is."}
 _KEPT_HEADERS = {"allow", "location", "retry-after", "www-authenticate"}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from marshmallow import Schema, ValidationError, fields, validates_schema
+import marshmallow
+from marshmallow import ValidationError, fields, validates_schema
 from marshmallow.validate import Length, OneOf, Range, Regexp
 
 from app.access.decision import PERMISSIONS
@@ -18,6 +19,15 @@ from app.repository.names import check_path
 from app.repository.registry import LONGEST_PATTERN, MOST_PATTERNS, MOST_QUOTA, STATUSES
 
 MIB = 1024 * 1024
+
+
+class Schema(marshmallow.Schema):
+    """Whoever misspells a field is told those that there are."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        known = ", ".join(each.data_key or name for name, each in self.load_fields.items())
+        self.error_messages["unknown"] = f"Unknown field. Known are: {known}."
 
 
 class Words(fields.String):
@@ -429,7 +439,8 @@ class InstanceOut(Schema):
     started_at = Instant()
     heartbeat_at = Instant()
     heartbeat_age = fields.Float(metadata={"description": "seconds, by the database's clock"})
-    online = fields.Boolean(metadata={"description": "younger than 30 s: it gets mail"})
+    online = fields.Boolean(metadata={"description": "younger than 30 s, and not replaced"})
+    replaced = fields.Boolean(metadata={"description": "a younger process has its slot: this one is gone"})
     unread = fields.Integer(metadata={"description": "messages in its mailbox"})
     oldest_unread = fields.Float(allow_none=True, metadata={"description": "seconds"})
 
@@ -450,9 +461,9 @@ class DeadLettersOut(Schema):
 
 class LeaseOut(Schema):
     name = fields.String()
-    holder = fields.String()
+    holder = fields.String(metadata={"description": "the process that runs it, or ran it last"})
     until = Instant()
-    held = fields.Boolean()
+    held = fields.Boolean(metadata={"description": "nobody else begins it before `until`"})
 
 
 class BeliefOut(Schema):
@@ -493,7 +504,7 @@ class ProblemOut(Schema):
     request_id = fields.String()
 
 
-def listed(item: type[Schema]) -> type[Schema]:
+def listed(item: type[Schema]) -> type[marshmallow.Schema]:
     """The schema of a page of these items."""
     name = item.__name__.removesuffix("Out") + "ListOut"
     next_ = fields.String(allow_none=True, metadata={"description": "cursor of the next page; null at the end"})

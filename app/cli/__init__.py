@@ -1,7 +1,7 @@
 """`arkvory`: starting the server, and a client of its management API.
 
     serve, worker, db          processes and tables             (processes.py)
-    repo, rule, artifact...    calls of the management API      (repositories.py, people.py, roles.py, installation.py)
+    repo, rule, artifact...    calls of the management API      (repositories.py, artifacts.py, people.py, roles.py, installation.py)
     doctor, scrub              is all well?                     (upkeep.py)
     cluster                    who works together?              (cluster.py)
 
@@ -15,7 +15,7 @@ import sys
 
 import click
 
-from app.cli import cluster, installation, people, processes, repositories, roles, upkeep
+from app.cli import artifacts, cluster, installation, people, processes, repositories, roles, upkeep
 from app.cli.connection import Failed, Target
 
 
@@ -28,7 +28,7 @@ def arkvory(context: click.Context, url: str | None, token: str | None) -> None:
     context.obj = Target(url, token)
 
 
-ROOMS = (processes, repositories, people, roles, installation, upkeep, cluster)
+ROOMS = (processes, repositories, artifacts, people, roles, installation, upkeep, cluster)
 for command in (each for room in ROOMS for each in room.COMMANDS):
     arkvory.add_command(command)
 

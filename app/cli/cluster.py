@@ -23,7 +23,8 @@ _PROCESS = (
 )  # fmt: skip
 _INSTANCES = (
     ("INSTANCE", lambda each: f"{each['name']}/{each['slot']}"), field("kind"), field("host"), field("pid"), field("version"),
-    field("online"), _seconds("heartbeat_age", "HEARTBEAT"), field("unread"), _seconds("oldest_unread", "OLDEST"), field("started_at"),
+    ("ONLINE", lambda each: "replaced" if each["replaced"] else each["online"]), _seconds("heartbeat_age", "HEARTBEAT"),
+    field("unread"), _seconds("oldest_unread", "OLDEST"), field("started_at"),
 )  # fmt: skip
 _LEASES = (("JOB", lambda each: each["name"]), field("holder"), field("held"), field("until"))
 _LETTERS = (field("id"), field("instance"), field("died_at"), field("error"))

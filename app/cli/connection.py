@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 3600
 PAGE = 1000
+# Of an answer that is not the API's and is shown all the same.
+LONGEST_WORDS = 300
 
 # (method, path with query, body) -> (status, body)
 Send = Callable[[str, str, bytes | None], tuple[int, bytes]]
@@ -29,6 +31,10 @@ Send = Callable[[str, str, bytes | None], tuple[int, bytes]]
 
 class Failed(Exception):
     """The command cannot go on; its text is for the user."""
+
+
+class Refused(Failed):
+    """The server runs and said no: this credential may not do that."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,8 @@ class Target:
         if settings.database_url is None and not (settings.data_dir / "postgres").exists():
             raise Failed(
                 f"no server runs for {settings.data_dir.resolve()}, and there is no data: start one (make run, arkvory serve), "
-                "or set ARKVORY_DATA_DIR, or ARKVORY_URL and ARKVORY_TOKEN"
+                "or say where the data is (ARKVORY_DATA_DIR, and ARKVORY_DATABASE_URL where the server has it), "
+                "or name a server (ARKVORY_URL and ARKVORY_TOKEN)"
             )
         return Server(stack.enter_context(_in_process(settings)))
 
@@ -90,7 +97,7 @@ class Server:
         status, answer = self._send(method, f"{target}?{urlencode(asked)}", None if body is None else json.dumps(body).encode())
         document = _document(answer)
         if status >= 400:
-            raise Failed(_reason(status, document))
+            raise (Refused if status in {401, 403} else Failed)(_reason(status, document, answer))
         return document
 
     def items(self, *path: str, most: int | None = None, **query: Any) -> Iterator[Any]:
@@ -127,12 +134,26 @@ def _document(answer: bytes) -> Any:
         return None
 
 
-def _reason(status: int, document: Any) -> str:
+def _reason(status: int, document: Any, answer: bytes) -> str:
     if not isinstance(document, dict) or "detail" not in document:
-        return f"the server answered {status}; is it an Arkvory?"
+        return f"the server answered {status}; is it an Arkvory?{_words(answer)}"
     if status == 401:
         return f"{document['detail']} (ARKVORY_TOKEN)"
     return str(document["detail"])
+
+
+def _words(answer: bytes) -> str:
+    """A line of plain text says more than its status: ours to http where https is spoken, or a proxy's."""
+    words = answer.decode(errors="replace").strip()
+    return f" It says: {words}" if 0 < len(words) <= LONGEST_WORDS and "<" not in words and words.isprintable() else ""
+
+
+def _no_answer(url: str, error: Exception) -> Failed:
+    reason: Any = getattr(error, "reason", error)
+    if type(reason).__name__ == "SSLCertVerificationError":
+        words = f"{url} shows a certificate that Python does not trust ({reason.verify_message})"
+        return Failed(f"{words}: SSL_CERT_FILE=authority.pem names an authority of your own")
+    return Failed(f"{url} does not answer: {reason}")
 
 
 def _http(url: str, token: str | None, *, local: bool = False, certificates: Sequence[str] = ()) -> Send:
@@ -159,7 +180,7 @@ def _http(url: str, token: str | None, *, local: bool = False, certificates: Seq
             with error:
                 return error.code, error.read()
         except (OSError, ValueError) as error:
-            raise Failed(f"{url} does not answer: {getattr(error, 'reason', error)}") from None
+            raise _no_answer(url, error) from None
 
     return send
 

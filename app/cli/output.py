@@ -91,8 +91,17 @@ def _cell(value: Any) -> str:
         return ",".join(map(str, value)) or "-"
     if isinstance(value, dict):
         return ", ".join(f"{key}={_cell(inner)}" for key, inner in value.items()) or "-"
-    # A name or path may hold what a terminal would obey.
-    return "".join(char if char.isprintable() else "\ufffd" for char in str(value))
+    return printable(str(value))
+
+
+def printable(words: str) -> str:
+    """A name or path may hold what a terminal would obey."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in words)
+
+
+def say(words: str) -> None:
+    """One line about what was done."""
+    click.echo(printable(words))
 
 
 def size(number: int | None) -> str:
@@ -107,4 +116,4 @@ def size(number: int | None) -> str:
     return f"{amount:.1f} TiB"
 
 
-__all__ = ["Server", "field", "on_server", "prints", "show", "show_list", "size"]
+__all__ = ["Server", "field", "on_server", "printable", "prints", "say", "show", "show_list", "size"]

@@ -8,15 +8,15 @@ from typing import Any
 import click
 
 from app.cli.connection import Server
-from app.cli.output import field, on_server, prints, show, show_list
-from app.cli.repositories import PERMISSION
+from app.cli.options import Verbs, ask, confirmed, limit, permission_option
+from app.cli.output import field, on_server, prints, say, show, show_list
+from app.cli.repositories import PERMISSIONS
 
 _USERS = (field("name"), field("administrator"), field("robot"), field("disabled"), field("groups"), field("created_at"))
 _GROUPS = (field("name"), field("members"), field("created_at"))
 _TOKENS = (
     field("id"), field("name"), field("user"), field("permissions"), field("repositories"), field("created_at"), field("expires_at"),
 )  # fmt: skip
-_limit = click.option("--limit", type=click.IntRange(1), help="Show at most so many.")
 _from_stdin = click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
 
 
@@ -28,7 +28,7 @@ def _read_password(from_stdin: bool) -> str:
     return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
 
 
-@click.group()
+@click.group(cls=Verbs)
 def user() -> None:
     """Users."""
 
@@ -49,7 +49,7 @@ def create_user(server: Server, name: str, administrator: bool, robot: bool, pas
 
 
 @user.command("list")
-@_limit
+@limit
 @prints
 @on_server
 def list_users(server: Server, limit: int | None, as_json: bool) -> None:
@@ -87,14 +87,16 @@ def update_user(
 
 @user.command("delete")
 @click.argument("name")
-@click.confirmation_option(prompt="Delete the user with their tokens, memberships and rules?")
+@confirmed
 @on_server
-def delete_user(server: Server, name: str) -> None:
+def delete_user(server: Server, name: str, yes: bool) -> None:
     """Delete a user with their tokens, memberships and rules."""
+    ask(f"Delete {name} with their tokens, memberships and rules?", yes)
     server.call("DELETE", "users", name)
+    say(f"User {name} is gone.")
 
 
-@click.group()
+@click.group(cls=Verbs)
 def group() -> None:
     """Groups of users."""
 
@@ -109,12 +111,21 @@ def create_group(server: Server, name: str, as_json: bool) -> None:
 
 
 @group.command("list")
-@_limit
+@limit
 @prints
 @on_server
 def list_groups(server: Server, limit: int | None, as_json: bool) -> None:
     """List groups with their members."""
     show_list(server.items("groups", most=limit), _GROUPS, as_json=as_json)
+
+
+@group.command("show")
+@click.argument("name")
+@prints
+@on_server
+def show_group(server: Server, name: str, as_json: bool) -> None:
+    """Show a group with its members."""
+    show(server.get("groups", name), _GROUPS, as_json=as_json)
 
 
 @group.command("add")
@@ -125,6 +136,7 @@ def add_members(server: Server, name: str, users: tuple[str, ...]) -> None:
     """Make USERS members of a group."""
     for each in users:
         server.call("PUT", "groups", name, "members", each)
+        say(f"{each} is a member of {name}.")
 
 
 @group.command("remove")
@@ -135,24 +147,28 @@ def remove_members(server: Server, name: str, users: tuple[str, ...]) -> None:
     """End the membership of USERS."""
     for each in users:
         server.call("DELETE", "groups", name, "members", each)
+        say(f"{each} is no longer a member of {name}.")
 
 
 @group.command("delete")
 @click.argument("name")
+@confirmed
 @on_server
-def delete_group(server: Server, name: str) -> None:
+def delete_group(server: Server, name: str, yes: bool) -> None:
     """Delete a group with the rules that name it."""
+    ask(f"Delete group {name} with the rules that name it?", yes)
     server.call("DELETE", "groups", name)
+    say(f"Group {name} is gone.")
 
 
-@click.group()
+@click.group(cls=Verbs)
 def token() -> None:
     """Personal tokens."""
 
 
 @token.command("create")
 @click.argument("name")
-@click.option("--permission", "permissions", multiple=True, required=True, type=PERMISSION, help="May be given several times.")
+@permission_option(PERMISSIONS)
 @click.option("--repository", "repositories", multiple=True, help="Only for this one; may be given several times.")
 @click.option("--days", type=click.IntRange(1, 3650), help="Until it expires; otherwise it lasts until it is revoked.")
 @click.option("--user", "owner", metavar="NAME", help="Whose it is to be, for administrators.")
@@ -175,7 +191,7 @@ def create_token(
 
 @token.command("list")
 @click.option("--user", "owner", metavar="NAME", help="Whose, for administrators.")
-@_limit
+@limit
 @prints
 @on_server
 def list_tokens(server: Server, owner: str | None, limit: int | None, as_json: bool) -> None:
@@ -189,6 +205,7 @@ def list_tokens(server: Server, owner: str | None, limit: int | None, as_json: b
 def revoke_token(server: Server, id: int) -> None:
     """Revoke a token by its id, and those made with it."""
     server.call("DELETE", "tokens", str(id))
+    say(f"Token {id} is revoked, with those made with it.")
 
 
 COMMANDS = (user, group, token)

@@ -1,17 +1,19 @@
-"""`repo`, `rule`, `deploy-token`, `artifact`, `search`, `usage` and `cleanup`."""
+"""`repo`, `rule`, `deploy-token`, `usage` and `cleanup`."""
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
 from app.cli.connection import Server
-from app.cli.output import field, on_server, prints, show, show_list, size
+from app.cli.options import Verbs, ask, confirmed, limit, permission_arguments, permission_option
+from app.cli.output import field, on_server, prints, say, show, show_list, size
 
-FORMAT = click.Choice(["raw", "maven", "oci", "pypi"])
-PERMISSION = click.Choice(["read", "write", "delete", "manage"])
-DEPLOY_PERMISSION = click.Choice(["read", "write", "delete"])
+FORMAT = click.Choice(["raw", "maven", "npm", "oci", "pypi"])
+PERMISSIONS = ("read", "write", "delete", "manage")
+DEPLOY_PERMISSIONS = ("read", "write", "delete")
 STATUS = click.Choice(["online", "offline", "maintenance"])
 WRITE_POLICY = click.Choice(["once", "replace", "read_only"])
 VERSION_POLICY = click.Choice(["release", "snapshot", "mixed"])
@@ -24,12 +26,6 @@ _RULES = (field("id"), field("subject"), field("permissions"), field("path_prefi
 _DEPLOY_TOKENS = (
     field("id"), field("name"), field("permissions"), field("path_prefix"), field("created_by"), field("created_at"), field("expires_at"),
 )  # fmt: skip
-_ARTIFACTS = (field("path"), ("SIZE", lambda each: size(each["size"])), field("updated_at"))
-_ARTIFACT = (
-    field("path"), field("size"), field("sha256"), field("content_type"), field("package"), field("version"), field("created_by"),
-    field("created_at"), field("updated_at"), field("url"),
-)  # fmt: skip
-_FOUND = (field("repository"), *_ARTIFACTS)
 _USAGE = (
     ("PUBLISHED", lambda usage: size(usage["bytes"]["published"])),
     ("OPEN", lambda usage: size(usage["bytes"]["open"])),
@@ -42,7 +38,6 @@ _immutable_tags = click.option(
     "--immutable-tag", "immutable_tags", multiple=True, metavar="PATTERN", help="Tags of images that stay what they are, such as v*."
 )
 _PROMOTED = (field("artifacts"), field("created"))
-_limit = click.option("--limit", type=click.IntRange(1), help="Show at most so many.")
 
 
 class Bytes(click.ParamType[int]):
@@ -61,7 +56,7 @@ class Bytes(click.ParamType[int]):
             self.fail(f"{value!r} is not a size such as 500M or 2GiB", parameter, context)
 
 
-@click.group()
+@click.group(cls=Verbs)
 def repo() -> None:
     """Repositories."""
 
@@ -93,12 +88,15 @@ def create_repository(
     settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
     body = {"name": name, "format": format_, "kind": "hosted", "public": public, "quota_bytes": quota, "settings": settings}
     body |= _given(host=host)
-    show(server.call("POST", "repositories", body=body), _REPOSITORY, as_json=as_json)
+    made = server.call("POST", "repositories", body=body)
+    show(made, _REPOSITORY, as_json=as_json)
+    if not as_json and urlsplit(made["url"]).hostname in {"127.0.0.1", "::1", "localhost"}:
+        click.echo("The address is the one that this command used; the server's ARKVORY_PUBLIC_URL sets what is shown.", err=True)
 
 
 @repo.command("list")
 @click.option("--format", "format_", type=FORMAT, help="Only those of this format.")
-@_limit
+@limit
 @prints
 @on_server
 def list_repositories(server: Server, format_: str | None, limit: int | None, as_json: bool) -> None:
@@ -169,13 +167,13 @@ def _given(**options: Any) -> dict[str, Any]:
 
 @repo.command("delete")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@confirmed
 @on_server
 def delete_repository(server: Server, name: str, yes: bool) -> None:
     """Delete a repository and all that is in it."""
-    if not yes:
-        click.confirm(f"Delete repository {name} and all that is in it?", abort=True)
+    ask(f"Delete repository {name} and all that is in it?", yes)
     server.call("DELETE", "repositories", name)
+    say(f"Repository {name} is gone.")
 
 
 @repo.command("promote")
@@ -194,7 +192,7 @@ def promote(
     show(server.call("POST", "repositories", source, "promotions", body=body), _PROMOTED, as_json=as_json)
 
 
-@click.group()
+@click.group(cls=Verbs)
 def rule() -> None:
     """Access rules of a repository."""
 
@@ -202,7 +200,7 @@ def rule() -> None:
 @rule.command("add")
 @click.argument("repository")
 @click.argument("subject")
-@click.argument("permissions", nargs=-1, required=True, type=PERMISSION)
+@permission_arguments(PERMISSIONS)
 @click.option("--prefix", help="Only at and below this path.")
 @prints
 @on_server
@@ -214,7 +212,7 @@ def add_rule(server: Server, repository: str, subject: str, permissions: tuple[s
 
 @rule.command("list")
 @click.argument("repository")
-@_limit
+@limit
 @prints
 @on_server
 def list_rules(server: Server, repository: str, limit: int | None, as_json: bool) -> None:
@@ -229,9 +227,10 @@ def list_rules(server: Server, repository: str, limit: int | None, as_json: bool
 def delete_rule(server: Server, repository: str, id: int) -> None:
     """Remove a rule by its id."""
     server.call("DELETE", "repositories", repository, "rules", str(id))
+    say(f"Rule {id} of {repository} is gone.")
 
 
-@click.group("deploy-token")
+@click.group("deploy-token", cls=Verbs)
 def deploy_token() -> None:
     """Tokens that belong to a repository and to no user."""
 
@@ -239,7 +238,7 @@ def deploy_token() -> None:
 @deploy_token.command("create")
 @click.argument("repository")
 @click.argument("name")
-@click.option("--permission", "permissions", multiple=True, required=True, type=DEPLOY_PERMISSION, help="May be given several times.")
+@permission_option(DEPLOY_PERMISSIONS)
 @click.option("--prefix", help="Only at and below this path.")
 @click.option("--days", type=click.IntRange(1, 3650), help="Until it expires; otherwise it lasts until it is revoked.")
 @prints
@@ -255,7 +254,7 @@ def create_deploy_token(
 
 @deploy_token.command("list")
 @click.argument("repository")
-@_limit
+@limit
 @prints
 @on_server
 def list_deploy_tokens(server: Server, repository: str, limit: int | None, as_json: bool) -> None:
@@ -270,75 +269,7 @@ def list_deploy_tokens(server: Server, repository: str, limit: int | None, as_js
 def revoke_deploy_token(server: Server, repository: str, id: int) -> None:
     """Revoke a deploy token by its id."""
     server.call("DELETE", "repositories", repository, "deploy-tokens", str(id))
-
-
-@click.group()
-def artifact() -> None:
-    """What is in a repository."""
-
-
-@artifact.command("list")
-@click.argument("repository")
-@click.option("--prefix", help="How the path begins.")
-@click.option("--search", metavar="WORDS", help="What the path contains, in any case.")
-@_limit
-@prints
-@on_server
-def list_artifacts(server: Server, repository: str, prefix: str | None, search: str | None, limit: int | None, as_json: bool) -> None:
-    """List artifacts."""
-    found = server.items("repositories", repository, "artifacts", most=limit, prefix=prefix, q=search)
-    show_list(found, _ARTIFACTS, as_json=as_json)
-
-
-@artifact.command("show")
-@click.argument("repository")
-@click.argument("path")
-@prints
-@on_server
-def show_artifact(server: Server, repository: str, path: str, as_json: bool) -> None:
-    """Show an artifact."""
-    show(server.get("repositories", repository, "artifacts", *path.split("/")), _ARTIFACT, as_json=as_json)
-
-
-@artifact.command("delete")
-@click.argument("repository")
-@click.argument("paths", nargs=-1, required=True)
-@on_server
-def delete_artifact(server: Server, repository: str, paths: tuple[str, ...]) -> None:
-    """Delete artifacts."""
-    for path in paths:
-        server.call("DELETE", "repositories", repository, "artifacts", *path.split("/"))
-
-
-@artifact.command("hold")
-@click.argument("repository")
-@click.argument("path")
-@click.option("--reason", required=True, help="What readers are told.")
-@click.option("--trust", type=click.Choice(("unknown", "suspicious", "malicious")), default="unknown", show_default=True)
-@on_server
-def hold_artifact(server: Server, repository: str, path: str, reason: str, trust: str) -> None:
-    """Put a path into quarantine; it leaves through no door until it is released."""
-    server.call("PUT", "repositories", repository, "artifacts", *path.split("/"), "quarantine", body={"reason": reason, "trust": trust})
-
-
-@artifact.command("release")
-@click.argument("repository")
-@click.argument("paths", nargs=-1, required=True)
-@on_server
-def release_artifacts(server: Server, repository: str, paths: tuple[str, ...]) -> None:
-    """Release paths from quarantine."""
-    for path in paths:
-        server.call("DELETE", "repositories", repository, "artifacts", *path.split("/"), "quarantine")
-
-
-@click.command("search")
-@click.argument("words")
-@_limit
-@prints
-@on_server
-def search_artifacts(server: Server, words: str, limit: int | None, as_json: bool) -> None:
-    """Find artifacts by what their path contains, in all repositories."""
-    show_list(server.items("search", most=limit, q=words), _FOUND, as_json=as_json)
+    say(f"Deploy token {id} of {repository} is revoked.")
 
 
 @click.command("usage")
@@ -358,4 +289,4 @@ def clean_up(server: Server, as_json: bool) -> None:
     show(server.call("POST", "cleanup"), _CLEANED, as_json=as_json)
 
 
-COMMANDS = (repo, rule, deploy_token, artifact, search_artifacts, show_usage, clean_up)
+COMMANDS = (repo, rule, deploy_token, show_usage, clean_up)

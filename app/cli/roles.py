@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from app.cli.connection import Server
-from app.cli.output import field, on_server, prints, show, show_list
-from app.cli.repositories import PERMISSION
+from app.cli.options import Verbs, ask, confirmed, limit, permission_arguments
+from app.cli.output import field, on_server, prints, say, show, show_list
+from app.cli.repositories import PERMISSIONS
 
 
 def _rules(role: dict[str, Any]) -> str:
@@ -22,7 +23,7 @@ def _rule(rule: dict[str, Any]) -> str:
 _ROLES = (field("name"), ("RULES", _rules), field("holders"))
 
 
-@click.group()
+@click.group(cls=Verbs)
 def role() -> None:
     """Roles: named sets of rules for repositories."""
 
@@ -37,7 +38,7 @@ def create_role(server: Server, name: str, as_json: bool) -> None:
 
 
 @role.command("list")
-@click.option("--limit", type=click.IntRange(1), help="Show at most so many.")
+@limit
 @prints
 @on_server
 def list_roles(server: Server, limit: int | None, as_json: bool) -> None:
@@ -56,15 +57,18 @@ def show_role(server: Server, name: str, as_json: bool) -> None:
 
 @role.command("delete")
 @click.argument("name")
+@confirmed
 @on_server
-def delete_role(server: Server, name: str) -> None:
+def delete_role(server: Server, name: str, yes: bool) -> None:
     """Delete a role and what it gave."""
+    ask(f"Delete role {name} and what it gave?", yes)
     server.call("DELETE", "roles", name)
+    say(f"Role {name} is gone.")
 
 
 @role.command("add-rule")
 @click.argument("name")
-@click.argument("permissions", nargs=-1, required=True, type=PERMISSION)
+@permission_arguments(PERMISSIONS)
 @click.option("--repository", help="Only in this one; otherwise in all.")
 @click.option("--prefix", help="Only at and below this path.")
 @prints
@@ -84,6 +88,7 @@ def add_role_rule(
 def remove_role_rule(server: Server, name: str, id: int) -> None:
     """Take a rule out of a role."""
     server.call("DELETE", "roles", name, "rules", str(id))
+    say(f"Rule {id} of role {name} is gone.")
 
 
 @role.command("assign")
@@ -94,6 +99,7 @@ def assign_role(server: Server, name: str, subjects: tuple[str, ...]) -> None:
     """Give a role to SUBJECTS (user:NAME or group:NAME)."""
     for each in subjects:
         server.call("PUT", "roles", name, "holders", each)
+        say(f"{each} holds role {name}.")
 
 
 @role.command("unassign")
@@ -104,6 +110,7 @@ def unassign_role(server: Server, name: str, subjects: tuple[str, ...]) -> None:
     """Take a role away from SUBJECTS."""
     for each in subjects:
         server.call("DELETE", "roles", name, "holders", each)
+        say(f"{each} no longer holds role {name}.")
 
 
 COMMANDS = (role,)

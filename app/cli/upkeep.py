@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.connection import Failed, Running, Server, Target
-from app.cli.output import on_server, prints, size
+from app.cli.connection import Failed, Refused, Running, Server, Target
+from app.cli.output import on_server, printable, prints, size
 from app.cli.repositories import Bytes
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ def _report(target: Target) -> Report:
         running = target.running(settings)
         if running is not None:
             return _of_server(running, settings)
+    except Refused as error:
+        advice = "use the token of an administrator, with all permissions and for all repositories"
+        return _made([fail("server", f"it runs, and refuses: {error}", advice)])
     except Failed as error:
         return _made([fail("server", str(error), "start it, or correct the address or token; on its own machine none is needed")])
     return _of_stopped(settings)
@@ -85,13 +88,9 @@ def _print_report(report: Mapping[str, Any]) -> None:
     width = max(len(each["check"]) for each in report["checks"])
     for each in report["checks"]:
         status = click.style(each["status"].upper().ljust(4), _COLOURS.get(each["status"]))
-        click.echo(f"{status}  {each['check'].ljust(width)}  {_printable(each['message'])}")
-        for line in textwrap.wrap(_printable(each["advice"]), 110):
+        click.echo(f"{status}  {each['check'].ljust(width)}  {printable(each['message'])}")
+        for line in textwrap.wrap(printable(each["advice"]), 110):
             click.echo(f"{' ' * (width + 8)}{line}")
-
-
-def _printable(words: str) -> str:
-    return "".join(char if char.isprintable() else "\ufffd" for char in words)
 
 
 def _digest(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -146,9 +145,9 @@ def _print_scrubbed(done: Report, as_json: bool) -> None:
 
 
 def _print_damage(damage: Mapping[str, Any]) -> None:
-    click.echo(f"{damage['problem'].upper()}  {damage['digest']}  {_printable(damage['detail'])}; {damage['uses']} artifacts need it")
+    click.echo(f"{damage['problem'].upper()}  {damage['digest']}  {printable(damage['detail'])}; {damage['uses']} artifacts need it")
     for use in damage["artifacts"]:
-        click.echo(f"    {use['repository']}  {_printable(use['path'])}")
+        click.echo(f"    {use['repository']}  {printable(use['path'])}")
 
 
 COMMANDS = (doctor, scrub)

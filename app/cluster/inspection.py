@@ -20,7 +20,10 @@ LETTERS_SHOWN = 20
 
 @dataclass(frozen=True)
 class Instance:
-    """One process; `age` (since its start), `heartbeat_age` and `oldest_unread` are seconds, the latter null without unread mail."""
+    """One process; `age` (since its start), `heartbeat_age` and `oldest_unread` are seconds, the latter null without unread mail.
+
+    `replaced`: a younger one has its slot, so it is gone, whatever its last heartbeat says.
+    """
 
     id: int
     name: str
@@ -34,6 +37,7 @@ class Instance:
     heartbeat_at: datetime
     heartbeat_age: float
     online: bool
+    replaced: bool
     unread: int
     oldest_unread: float | None
 
@@ -64,7 +68,7 @@ class DeadLetters:
 
 @dataclass(frozen=True)
 class Lease:
-    """Who runs a job of the whole cluster; `held` is false once `until` is past."""
+    """A job of the whole cluster, or a place; `holder` is who runs it or ran it last, and once `until` is past it is not `held`."""
 
     name: str
     holder: str
@@ -86,8 +90,10 @@ def instances(connection: Connection) -> list[Instance]:
         "select i.id, i.name, i.slot, i.kind, i.host, i.pid, i.version, i.started_at, "
         "extract(epoch from clock_timestamp() - i.started_at)::float8, i.heartbeat_at, "
         "extract(epoch from clock_timestamp() - i.heartbeat_at)::float8, "
-        "i.heartbeat_at > clock_timestamp() - make_interval(secs => :silent), coalesce(m.unread, 0), m.oldest "
-        "from arkvory_instances i left join (select instance_id, count(*) as unread, "
+        "i.heartbeat_at > clock_timestamp() - make_interval(secs => :silent) and not r.replaced, r.replaced, "
+        "coalesce(m.unread, 0), m.oldest "
+        "from arkvory_instances i cross join lateral (select exists (select 1 from arkvory_instances n where n.name = i.name "
+        "and n.slot = i.slot and n.id > i.id) as replaced) r left join (select instance_id, count(*) as unread, "
         "extract(epoch from clock_timestamp() - min(sent_at))::float8 as oldest from arkvory_mail group by 1) m on m.instance_id = i.id "
         "order by i.name, i.slot, i.id"
     )
@@ -117,7 +123,14 @@ def delete_dead_letters(connection: Connection, up_to: int | None = None) -> int
 
 def leases(connection: Connection) -> list[Lease]:
     statement = text("select name, holder, until, until > clock_timestamp() from arkvory_leases order by name")
-    return [Lease(*row) for row in connection.execute(statement)]
+    return [Lease(row[0], _process_of(row[0], row[1]), *row[2:]) for row in connection.execute(statement)]
+
+
+def _process_of(name: str, holder: str) -> str:
+    """The process behind what `leases` and `upload.shared_places` write."""
+    if name.startswith("place/"):
+        return " ".join(holder.split(" ")[2:])
+    return holder.rpartition(" ")[0] or holder
 
 
 def last_master(connection: Connection) -> Mapping[str, float]:

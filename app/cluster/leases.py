@@ -84,11 +84,13 @@ class Leases:
     def _let_go(self, name: str, holder: str, rest_seconds: float) -> None:
         """Nobody begins again for `rest_seconds`, this process neither."""
         statement = text(
-            "update arkvory_leases set holder = '', until = clock_timestamp() + make_interval(secs => :rest) "
+            "update arkvory_leases set holder = :rested, until = clock_timestamp() + make_interval(secs => :rest) "
             "where name = :name and holder = :holder"
         )
+        # Who ran it last, but no holder that anybody is.
+        rested = f"{self._label()} -"
         try:
             with self._database.write() as connection:
-                connection.execute(statement, {"name": name, "holder": holder, "rest": rest_seconds})
+                connection.execute(statement, {"name": name, "holder": holder, "rested": rested, "rest": rest_seconds})
         except ArkvoryError as error:
             log.warning("the lease of %s is left to run out: %s", name, error)

@@ -10,6 +10,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from app import errors
+from app.repository.formats import FORMATS
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,13 @@ def _only_below(prefix: str, render: Render, otherwise: Any) -> Render:
     return answer
 
 
+# In place of Werkzeug's own words.
+DETAILS = {
+    404: "There is nothing at this address: repositories are below " + ", ".join(each.address("NAME") for each in FORMATS.values()) + ".",
+    405: "This address does not take that method.",
+}
+
+
 def register(app: Flask) -> None:
     """Handlers for everything that no room answers itself."""
     app.register_error_handler(errors.ArkvoryError, text_answer)
@@ -83,7 +91,9 @@ def register(app: Flask) -> None:
 def _http_answer(error: HTTPException) -> Response:
     answer = error.get_response()
     kept = {name: value for name, value in answer.headers if name in {"Allow", "Location"}}
-    return Response(f"{error.description or error.name}\n", answer.status_code, kept, mimetype="text/plain")
+    stock = error.description == type(error).description
+    words = (DETAILS.get(answer.status_code) if stock else None) or error.description or error.name
+    return Response(f"{words}\n", answer.status_code, kept, mimetype="text/plain")
 
 
 def _unexpected(error: Exception) -> Response:

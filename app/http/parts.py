@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import cast
@@ -94,7 +95,11 @@ def build_parts(settings: Settings) -> Parts:
     installation = Installation(database, cache)
     access = Access(database, cache, identities, installation)
     store = FileStore(settings.data_dir / "blobs")
-    places = _places(settings, database)
+
+    def label() -> str:
+        return instance.label if instance else "a command"
+
+    places = _places(settings, database, label)
     admission = Admission(settings, transactions, store)
     blobs = Blobs(transactions, store)
     sessions = Sessions(settings, database, transactions, admission, store)
@@ -107,7 +112,7 @@ def build_parts(settings: Settings) -> Parts:
         ownership=ownership,
         instance=instance,
         loop=loop,
-        leases=Leases(database, lambda: instance.label if instance else "a command") if settings.cluster else None,
+        leases=Leases(database, label) if settings.cluster else None,
         transactions=transactions,
         snapshots=snapshots,
         identities=identities,
@@ -128,9 +133,9 @@ def build_parts(settings: Settings) -> Parts:
     )
 
 
-def _places(settings: Settings, database: Database) -> Places:
+def _places(settings: Settings, database: Database, label: Callable[[], str]) -> Places:
     numbers = settings.max_uploads, settings.uploads_per_key, settings.place_wait_seconds
-    return SharedPlaces(database, *numbers) if settings.cluster else Places(*numbers)
+    return SharedPlaces(database, *numbers, label) if settings.cluster else Places(*numbers)
 
 
 def _loop(settings: Settings, database: Database, cache: Cache) -> Loop:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -226,7 +227,7 @@ class Lifecycle:
         if first_start is not None:
             scheme, _, host = address.partition("://")
             words = {"address": address, "password": first_start.password or "PASSWORD", "scheme": scheme, "host": host}
-            print(_WELCOME.format(shown=first_start.shown, data=settings.data_dir, **words), flush=True)
+            print(_WELCOME.format(shown=first_start.shown, data=settings.data_dir, where=_where(settings), **words), flush=True)
 
     def _leave_address(self, url: str) -> None:
         """For commands of this machine; over https with the certificate by which they know this server, and no other."""
@@ -256,13 +257,21 @@ _WELCOME = """
   {shown}
   Everything is kept in {data}. Ctrl-C stops the server. A lost password: .venv/bin/arkvory user update admin --password
 
-  curl   .venv/bin/arkvory repo create files --format raw
+{where}  curl   .venv/bin/arkvory repo create files --format raw
          curl -u admin:{password} -T FILE {address}/raw/files/some/path
          curl -u admin:{password} -O {address}/raw/files/some/path
   twine  .venv/bin/arkvory repo create python --format pypi
          twine upload --repository-url {address}/pypi/python/ -u admin -p {password} dist/*
   pip    pip install --index-url {scheme}://admin:{password}@{host}/pypi/python/simple/ PACKAGE
 """
+
+
+def _where(settings: Settings) -> str:
+    """What commands have to be told; nothing where they look by themselves."""
+    folder = settings.data_dir.resolve()
+    if folder == Settings.from_environment({}).data_dir.resolve():
+        return ""
+    return f"  First  export ARKVORY_DATA_DIR={shlex.quote(str(folder))}\n"
 
 
 def _reachable(bind: str) -> str:

@@ -76,7 +76,13 @@ FORMATS: Mapping[str, Format] = {
             hosts=True,
         ),
         Format("npm", write_policy="once", companions=(".sigstore",), rows="arkvory_npm_versions"),
-        Format("pypi", write_policy="once", names_are_for_ever=True, companions=(".metadata", ".asc", ".provenance")),
+        Format(
+            "pypi",
+            write_policy="once",
+            names_are_for_ever=True,
+            companions=(".metadata", ".asc", ".provenance"),
+            files="files/",
+        ),
     )
 }
 

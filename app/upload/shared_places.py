@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import gevent
@@ -29,11 +29,12 @@ ASK_SECONDS = 0.2
 
 
 class SharedPlaces(Places):
-    """`total` at once in all processes together, `per_key` for one token, user or address."""
+    """`total` at once in all processes together, `per_key` for one token, user or address; `label` names this one to people."""
 
-    def __init__(self, database: Database, total: int, per_key: int, wait_seconds: float) -> None:
+    def __init__(self, database: Database, total: int, per_key: int, wait_seconds: float, label: Callable[[], str]) -> None:
         super().__init__(total, per_key, wait_seconds)
         self._database = database
+        self._label = label
         # Names of places by holder. A place that ran out while PostgreSQL was away may be another upload's of this process by now.
         self._taken: dict[str, str] = {}
 
@@ -42,7 +43,7 @@ class SharedPlaces(Places):
         """Hold a place. Raises TooManyUploads when none came free in time, and DatabaseAway."""
         deadline = time.monotonic() + self._wait_seconds
         with super().take(key):
-            holder = f"{uuid4().hex[:12]} {_short(key)}"
+            holder = f"{uuid4().hex[:12]} {_short(key)} {self._label()}"
             self._taken[holder] = self._wait_for_one(holder, deadline)
             try:
                 yield

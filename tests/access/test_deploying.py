@@ -77,7 +77,7 @@ def test_below_its_prefix_and_nowhere_else(house: House, files: int, make: Make)
     assert [house.outcome(path, secret=secret) for path in ("team/a", "teams/a", "a")] == [b"team/a", "forbidden", "forbidden"]
     caller = house.identify(secret)
     house.publish("team/b", b"1", caller=caller)
-    with pytest.raises(Forbidden):
+    with pytest.raises(Forbidden, match="has no write permission here but below 'team'"):
         house.publish("teams/b", b"1", caller=caller)
 
 

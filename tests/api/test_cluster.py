@@ -114,12 +114,23 @@ def test_m3_the_latest_dead_letters_are_shown_and_deleted_once_somebody_saw_them
     problem(server.delete("/api/v1/cluster/dead-letters", params={"up_to": "x"}), 422, "invalid", "up_to")
 
 
-def test_leases_are_shown_with_whether_they_are_still_held(server: Server, tables: Connection) -> None:
-    for name, left in (("cleanup", 20), ("mirrors", -1)):
-        statement = "insert into arkvory_leases (name, holder, until) values (:name, 'vm1/0', now() + make_interval(secs => :left))"
-        tables.execute(text(statement), {"name": name, "left": left})
+def test_only_the_youngest_process_of_a_slot_is_online(server: Server, tables: Connection) -> None:
+    """A killed one says no goodbye, and its heartbeat is young for half a minute."""
+    for silent in (200, 5, 0):
+        instance(tables, "vm1", slot=1, silent=silent)
+    instance(tables, "vm1", slot=0, silent=3)
+    found = cluster(server)["instances"]
+    assert [(each["slot"], each["online"], each["replaced"]) for each in found] == [
+        (0, True, False), (1, False, True), (1, False, True), (1, True, False),
+    ]  # fmt: skip
+
+
+def test_leases_are_shown_with_whom_and_whether_they_are_still_held(server: Server, tables: Connection) -> None:
+    for name, holder, left in (("cleanup", "vm1/0 0123abcd", 20), ("mirrors", "vm1/0 -", -1), ("place/1", "0123abcd 4567 vm1/0", 20)):
+        statement = "insert into arkvory_leases (name, holder, until) values (:name, :holder, now() + make_interval(secs => :left))"
+        tables.execute(text(statement), {"name": name, "holder": holder, "left": left})
     assert [(each["name"], each["holder"], each["held"]) for each in cluster(server)["leases"]] == [
-        ("cleanup", "vm1/0", True), ("mirrors", "vm1/0", False),
+        ("cleanup", "vm1/0", True), ("mirrors", "vm1/0", False), ("place/1", "vm1/0", True),
     ]  # fmt: skip
 
 

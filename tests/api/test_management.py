@@ -248,6 +248,8 @@ def test_of_many_who_create_the_same_repository_at_once_one_gets_201_and_the_oth
 def test_a_wrong_field_is_422_and_named(server: Server, fields: dict[str, Any], field: str) -> None:
     document = problem(server.post("/api/v1/repositories", json={"name": "good", "format": "raw"} | fields), 422, "invalid", field)
     assert document["fields"][field]
+    if field == "surprise":
+        assert "Known are: name, format, kind, public" in document["detail"]
     problem(server.get("/api/v1/repositories/good"), 404, "not_found")
 
 
@@ -275,6 +277,14 @@ def test_a_body_that_is_no_good_is_refused_in_words(server: Server, body: bytes,
 def test_a_body_that_is_no_object_is_422(server: Server, body: bytes) -> None:
     answer = server.post("/api/v1/repositories", data=body, headers={"Content-Type": "application/json"})
     assert problem(answer, 422, "invalid", answer.json()["field"])
+
+
+def test_an_address_of_nothing_says_where_things_are(server: Server) -> None:
+    for path in ("/nothing", "/nothing/here", "/api"):
+        answer = server.get(path, auth=None)
+        assert answer.status_code == 404
+        assert answer.text.startswith("There is nothing at this address: repositories are below /raw/NAME/, "), answer.text
+        assert "/v2/NAME/" in answer.text
 
 
 def test_a_chunked_body_is_read_and_bounded(server: Server, name: str) -> None:

@@ -67,7 +67,7 @@ def test_the_whole_life_of_a_repository(server: Server, here: Run) -> None:
     assert document(here("artifact", "show", "files", "some/a b%.txt", "--json"))["size"] == 5
     assert document(here("usage", "files", "--json"))["bytes"]["published"] == 5
     assert "some/a b%.txt" in here("search", "A B").stdout
-    here("artifact", "delete", "files", "some/a b%.txt")
+    here("artifact", "delete", "files", "some/a b%.txt", "--yes")
     assert document(here("artifact", "list", "files", "--json")) == []
     here("repo", "update", "files", "--rename", "others", "--no-quota")
     assert document(here("repo", "show", "others", "--json"))["quota_bytes"] is None
@@ -75,6 +75,83 @@ def test_the_whole_life_of_a_repository(server: Server, here: Run) -> None:
     assert ("QUOTA BYTES" in shown, "EPOCHS" in shown) == (True, False)
     here("repo", "delete", "others", "--yes")
     assert here("repo", "show", "others", check=False).returncode == 1
+
+
+def test_what_is_held_is_marked_listed_and_released(server: Server, here: Run) -> None:
+    server.repository("held")
+    server.put("/raw/held/a/x", b"1")
+    assert here("artifact", "hold", "held", "a/x", "--reason", "looked at", "--trust", "malicious").stdout == (
+        "a/x is held (malicious): looked at\n"
+    )
+    assert "held (malicious)" in here("artifact", "list", "held").stdout
+    shown = next(line for line in here("artifact", "show", "held", "a/x").stdout.splitlines() if line.startswith("QUARANTINE"))
+    assert shown.endswith("(malicious): looked at")
+    assert [(each["path"], each["held_by"]) for each in document(here("artifact", "held", "held", "--json"))] == [("a/x", None)]
+    assert here("artifact", "release", "held", "a/x").stdout == "a/x is released.\n"
+    assert "held (" not in here("artifact", "list", "held").stdout
+
+
+def test_the_whole_life_of_a_hold_rule(server: Server, here: Run) -> None:
+    server.repository("watched")
+    options = ("--reason", "new here", "--publisher", "admin", "--json")
+    made = document(here("hold-rule", "add", "watched", "drafts/*", *options))
+    assert (made["pattern"], made["publisher"], made["reason"]) == ("drafts/*", "admin", "new here")
+    assert [each["id"] for each in document(here("hold-rule", "list", "watched", "--json"))] == [made["id"]]
+    server.put("/raw/watched/drafts/a", b"1")
+    assert "drafts/a" in here("artifact", "held", "watched").stdout
+    assert "stays held" in here("hold-rule", "delete", "watched", str(made["id"])).stdout
+    server.put("/raw/watched/drafts/b", b"1")
+    assert [each["path"] for each in document(here("artifact", "held", "watched", "--json"))] == ["drafts/a"]
+
+
+def test_permissions_may_have_commas_between_them(server: Server, here: Run) -> None:
+    server.repository("listed")
+    both = ["read", "write"]
+    assert document(here("rule", "add", "listed", "anonymous", "read,write", "--json"))["permissions"] == both
+    assert document(here("token", "create", "t", "--permission", "read,write", "--permission", "read", "--user", "admin", "--json"))[
+        "permissions"
+    ] == both
+    assert document(here("deploy-token", "create", "listed", "t", "--permission", "read,write", "--json"))["permissions"] == both
+    assert here("rule", "add", "listed", "anonymous", "read,fly", check=False).returncode == 2
+
+
+def test_words_for_the_same_are_understood(server: Server, here: Run) -> None:
+    server.repository("said")
+    made = document(here("rule", "create", "said", "anonymous", "read", "--json"))
+    assert here("rule", "remove", "said", str(made["id"])).stdout == f"Rule {made['id']} of said is gone.\n"
+    here("group", "create", "sayers")
+    assert "sayers" in here("group", "show", "sayers").stdout
+    assert here("group", "remove", "sayers", check=False).returncode == 2, "that takes members out of it"
+    assert here("rule", "destroy", "said", "1", check=False).returncode == 2
+
+
+def test_without_a_terminal_nothing_is_deleted_unless_it_was_said_to_be_meant(server: Server, here: Run) -> None:
+    server.repository("kept")
+    server.put("/raw/kept/a", b"1")
+    here("group", "create", "keepers")
+    for arguments in (("artifact", "delete", "kept", "a"), ("repo", "delete", "kept"), ("group", "delete", "keepers")):
+        refused = here(*arguments, check=False, text="y\n")
+        assert (refused.returncode, "add --yes" in refused.stderr) == (2, True), arguments
+    assert server.get("/raw/kept/a").status_code == 200
+    assert here("artifact", "delete", "kept", "a", "--yes").stdout == "a is gone.\n"
+    assert here("repo", "delete", "kept", "--yes").stdout == "Repository kept is gone.\n"
+
+
+def test_an_address_of_this_machine_is_explained(server: Server, here: Run) -> None:
+    assert "ARKVORY_PUBLIC_URL" in here("repo", "create", "explained", "--format", "raw").stderr
+    assert here("repo", "create", "explained-too", "--format", "raw", "--json").stderr == ""
+
+
+def test_the_first_start_says_where_its_commands_find_the_server(make_server: Callable[..., Server]) -> None:
+    server = make_server()
+    assert f"export ARKVORY_DATA_DIR={server.data.resolve()}\n" in server.log()
+
+
+def test_every_format_can_be_chosen() -> None:
+    from app.cli.repositories import FORMAT
+    from app.repository.formats import FORMATS
+
+    assert set(FORMAT.choices) == set(FORMATS)
 
 
 def test_the_whole_life_of_a_user_with_groups_rules_and_tokens(server: Server, here: Run) -> None:
@@ -97,7 +174,7 @@ def test_the_whole_life_of_a_user_with_groups_rules_and_tokens(server: Server, h
     here("rule", "delete", "team", str(rules[0]["id"]))
     here("user", "update", "anna", "--disable")
     assert server.get("/api/v1/whoami", auth=("anna", "another-password")).status_code == 401
-    here("group", "delete", "devs")
+    here("group", "delete", "devs", "--yes")
     here("user", "delete", "--yes", "anna")
     assert "anna" not in here("user", "list").stdout
 
@@ -142,7 +219,7 @@ def test_the_whole_life_of_a_role(server: Server, here: Run) -> None:
     assert server.get("/raw/ruled/a/x", auth=("rolf", "rolfs-password")).status_code == 404
     here("role", "unassign", "builder", "user:rolf")
     assert document(here("role", "show", "builder", "--json"))["holders"] == []
-    here("role", "delete", "builder")
+    here("role", "delete", "builder", "--yes")
     assert document(here("role", "list", "--json")) == []
 
 
@@ -230,6 +307,11 @@ def test_an_address_that_does_not_answer_is_said_to_be_so(tmp_path: Path) -> Non
     assert (done.returncode, "does not answer" in done.stderr, "Traceback" in done.stderr) == (1, True, False)
 
 
+def test_what_something_else_answers_is_shown(server: Server, tmp_path: Path) -> None:
+    done = arkvory("repo", "list", ARKVORY_DATA_DIR=str(tmp_path), ARKVORY_URL=f"{server.url}/raw", check=False)
+    assert done.stderr.startswith("arkvory: the server answered 401; is it an Arkvory? It says: repository 'api' does not exist or")
+
+
 # Without a server
 
 
@@ -260,6 +342,7 @@ def test_without_a_server_and_a_database_the_embedded_one_is_used_and_stopped(tm
     refused = arkvory("repo", "list", check=False, ARKVORY_DATA_DIR=str(folder))
     assert refused.returncode == 1
     assert "there is no data" in refused.stderr
+    assert "ARKVORY_DATABASE_URL where the server has it" in refused.stderr
     assert not folder.exists()
     assert "from nothing to" in arkvory("db", "upgrade", ARKVORY_DATA_DIR=str(folder)).stdout
     made = arkvory("repo", "create", "files", "--format", "raw", "--json", ARKVORY_DATA_DIR=str(folder))

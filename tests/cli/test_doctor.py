@@ -97,6 +97,10 @@ def test_it_asks_a_server_elsewhere_with_an_administrators_token(server: Server,
     assert (report.code, report.status("server"), report.status("counters"), report.of("drift")) == (0, "ok", "ok", [])
     refused = Report(**there, ARKVORY_TOKEN="arkv_wrong")
     assert (refused.code, refused.status("server")) == (1, "fail")
+    weak = server.post("/api/v1/tokens", json={"name": "weak", "permissions": ["read"]}).json()["token"]
+    refused = Report(**there, ARKVORY_TOKEN=weak)
+    assert (refused.code, "administrator" in refused.of("server")[0]["advice"]) == (1, True)
+    assert "it runs, and refuses" in refused.of("server")[0]["message"]
 
 
 def test_a_counter_that_differs_from_its_sum_is_a_fail_and_stays_as_it_is(make_server: MakeServer) -> None:

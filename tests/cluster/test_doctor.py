@@ -141,6 +141,10 @@ def test_a_process_that_was_killed_and_replaced_shows_twice_for_a_moment(make_me
     instance(house, "vm2", 0)
     found = examined(house, "instances")
     assert (found.status, "vm2/0" in found.message) == (WARN, True)
+    assert examined(house, "heartbeats").status == OK
+    killed = "(select min(id) from arkvory_instances where name = 'vm2')"
+    house.rows(f"update arkvory_instances set heartbeat_at = heartbeat_at - interval '40 s' where id = {killed}")
+    assert {examined(house, check).status for check in ("instances", "heartbeats")} == {OK}
 
 
 @pytest.mark.parametrize(("silent", "said"), [(LATE_HEARTBEAT_SECONDS + 1, "16 s old"), (100, "fell silent 100 s ago")])

@@ -6,7 +6,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from app.cluster import leases
+from app.cluster import inspection, leases
 from app.cluster.leases import Leases
 from tests.support.house import House, eventually
 
@@ -21,6 +21,12 @@ def of(house: House, label: str) -> Leases:
     return Leases(house.parts.database, lambda: label)
 
 
+def holders(house: House) -> dict[str, str]:
+    """Who runs what, as people see it."""
+    with house.parts.database.read() as connection:
+        return {each.name: each.holder for each in inspection.leases(connection)}
+
+
 def test_while_one_process_runs_a_job_no_other_does_however_long_it_takes(house: House, hasty: None) -> None:
     go = Event()
     running = gevent.spawn(of(house, "a/0").run, "cleanup", go.wait, 0.1)
@@ -31,8 +37,10 @@ def test_while_one_process_runs_a_job_no_other_does_however_long_it_takes(house:
         assert not second.run("cleanup", lambda: ran.append(1), 0.1)
         gevent.sleep(0.25)
     assert second.run("another job", lambda: ran.append(2), 0.1)
+    assert holders(house) == {"another job": "a/1", "cleanup": "a/0"}
     go.set()
     assert running.get(timeout=5)
+    assert holders(house)["cleanup"] == "a/0", "whoever ran it last"
     assert ran == [2]
 
 

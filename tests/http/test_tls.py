@@ -408,6 +408,12 @@ def test_the_command_finds_the_server_by_its_certificate_and_no_other(https_serv
     assert https_server.get("/api/v1/repositories/by-command").status_code == 200
     report = json.loads(arkvory("doctor", "--json", ARKVORY_DATA_DIR=str(https_server.data)).stdout)
     assert [each["status"] for each in report["checks"] if each["check"] == "certificate"] == ["ok"]
+    # From elsewhere: by the wrong scheme, and without knowing the certificate.
+    elsewhere = {"ARKVORY_DATA_DIR": str(tmp_path / "none")}
+    plain = arkvory("--url", f"http://127.0.0.1:{https_server.port}", "repo", "list", check=False, **elsewhere)
+    assert "use an address that begins with https://" in plain.stderr
+    strange = arkvory("--url", left["url"], "repo", "list", check=False, **elsewhere)
+    assert "SSL_CERT_FILE" in strange.stderr
     # Somebody else at that address must not see the secret.
     (tmp_path / "server.json").write_text(json.dumps(left | {"certificates": ["0" * 64]}))
     refused = arkvory("repo", "list", check=False, ARKVORY_DATA_DIR=str(tmp_path))

@@ -9,6 +9,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
+from app.cluster import inspection
 from app.errors import TooManyUploads
 from app.upload import shared_places
 from app.upload.shared_places import SharedPlaces
@@ -16,7 +17,7 @@ from tests.support.house import House, eventually
 
 
 def process(house: House, total: int = 4, per_key: int = 2, wait: float = 10.0) -> SharedPlaces:
-    return SharedPlaces(house.parts.database, total, per_key, wait)
+    return SharedPlaces(house.parts.database, total, per_key, wait, lambda: "vm1/0")
 
 
 def in_table(house: House) -> int:
@@ -45,6 +46,8 @@ def test_all_processes_together_move_no_more_uploads_than_one_would(house: House
 def test_without_a_free_place_the_wait_is_bounded_and_holds_no_connection(house: House) -> None:
     first, second = process(house, total=1, per_key=1), process(house, total=1, per_key=1, wait=0.6)
     with first.take("ann"):
+        with house.parts.database.read() as connection:
+            assert [each.holder for each in inspection.leases(connection)] == ["vm1/0"]
         began = time.monotonic()
         waiting = gevent.spawn(second._wait_for_one, "bob", began + 0.6)
         gevent.sleep(0.1)

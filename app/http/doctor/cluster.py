@@ -34,7 +34,7 @@ SAMPLE = 20
 
 @dataclass(frozen=True)
 class State:
-    """What one transaction read; `living` have a heartbeat younger than 30 s."""
+    """What one transaction read; `living` have a heartbeat younger than 30 s and were not replaced."""
 
     instances: Sequence[Instance]
     connection: Connection
@@ -118,10 +118,10 @@ def _instances(state: State) -> Finding:
             return fail("instances", words, "give each server an ARKVORY_INSTANCE_ID of its own")
     if (passed_on := _passed_on(state)) is not None:
         return passed_on
-    twice = [label for label, count in Counter(each.label for each in state.living).items() if count > 1]
-    if twice:
-        words = f"{', '.join(twice)} were replaced just now, and their predecessors did not say goodbye"
-        return warn("instances", words, f"were they killed? Their rows fall silent within {SILENT_SECONDS} s")
+    lately = sorted({each.label for each in state.instances if each.replaced and each.heartbeat_age < SILENT_SECONDS})
+    if lately:
+        words = f"{', '.join(lately)} were replaced just now, and their predecessors did not say goodbye"
+        return warn("instances", words, f"were they killed? This goes by itself within {SILENT_SECONDS} s")
     return ok("instances", f"{len(state.living)} at work: {_named(state.living)}")
 
 
@@ -136,7 +136,7 @@ def _passed_on(state: State) -> Finding | None:
 
 
 def _heartbeats(state: State) -> Finding:
-    silent = [each for each in state.instances if not each.online]
+    silent = [each for each in state.instances if not (each.online or each.replaced)]
     late = [each for each in state.living if each.heartbeat_age > LATE_HEARTBEAT_SECONDS]
     if late:
         words = f"the last heartbeat of {_named(late)} is {max(each.heartbeat_age for each in late):.0f} s old"
