@@ -74,17 +74,22 @@ def _database() -> Iterator[str]:
     from sqlalchemy.exc import SQLAlchemyError
 
     from app.database import embedded
+    from app.database.outage import outage
+    from app.errors import ArkvoryError, DatabaseAway
     from config import Settings
 
     settings = Settings.from_environment()
     url = settings.database_session_url or settings.database_url
     try:
         if url is not None:
+            outage.watch(settings, url)
             yield url
             return
         with embedded.start(settings) as running:
             yield running.url
-    except (embedded.CannotStart, SQLAlchemyError) as error:
+    except DatabaseAway as error:
+        raise Failed(outage.words(error)) from None
+    except (ArkvoryError, SQLAlchemyError) as error:
         raise Failed(str(getattr(error, "orig", None) or error).strip()) from None
 
 

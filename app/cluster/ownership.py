@@ -21,7 +21,8 @@ from sqlalchemy import Connection, text
 
 from app.database.engines import IDLE_IN_TRANSACTION_MS, Database, database_errors, without_limit
 from app.database.locks import OWNERSHIP
-from app.errors import ArkvoryError, NotOwner
+from app.database.outage import outage
+from app.errors import ArkvoryError, DatabaseAway, NotOwner
 
 log = logging.getLogger(__name__)
 
@@ -176,12 +177,12 @@ class Ownership:
     def _check(self) -> None:
         began = time.monotonic()
         try:
-            with gevent.Timeout(CHECK_SECONDS):
+            with gevent.Timeout(CHECK_SECONDS, DatabaseAway(f"the database did not answer within {CHECK_SECONDS:g} s")):
                 good = self._still_mine_after_a_break()
-        except (ArkvoryError, gevent.Timeout) as error:
+        except ArkvoryError as error:
             good = False
             self._close_session()
-            log.warning("storage ownership could not be checked: %s", error)
+            outage.consequence(log, "storage ownership could not be checked: %s", error)
         if good:
             self._last_good = began
         elif not self.lost:
@@ -192,7 +193,7 @@ class Ownership:
         try:
             return self._still_mine()
         except ArkvoryError as error:
-            log.warning("the session of the storage ownership broke: %s", error)
+            outage.consequence(log, "the session of the storage ownership broke: %s", error)
             self._close_session()
             return self._still_mine()
 

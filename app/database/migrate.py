@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import sqlalchemy
@@ -16,6 +17,10 @@ import migrations
 from app.database import engines
 from app.database.locks import MIGRATION
 
+log = logging.getLogger(__name__)
+# Two lines at each look at a database, which say nothing; what is done here is said below.
+logging.getLogger("alembic.runtime.migration").setLevel(logging.WARNING)
+
 
 def _config() -> Config:
     config = Config()
@@ -24,12 +29,16 @@ def _config() -> Config:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Run the migrations that are missing, up to `revision`; several that start at once take turns."""
+    """Run the migrations that are missing, up to `revision`; several that start at once take turns. Raises DatabaseAway."""
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
     config = _config()
-    with engines.without_limit(), engine.connect() as connection:
+    with engines.database_errors(), engines.without_limit(), engine.connect() as connection:
         connection.execute(text("select pg_advisory_lock(:c, :o)"), {"c": MIGRATION[0], "o": MIGRATION[1]})
         connection.commit()
+        before, newest, _ = state_of(connection)
+        connection.rollback()
+        if before != newest:
+            log.info("the tables are at %s and are brought up to date (%s)", before or "nothing", revision)
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
 
@@ -44,9 +53,9 @@ def downgrade(url: str, revision: str) -> None:
 
 
 def state(url: str) -> tuple[str | None, str | None]:
-    """The revision of the database and the newest that this program knows."""
+    """The revision of the database and the newest that this program knows. Raises DatabaseAway."""
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
-    with engine.connect() as connection:
+    with engines.database_errors(), engine.connect() as connection:
         return state_of(connection)[:2]
 
 

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import secrets
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +26,8 @@ from app.cluster.localserver import LocalServer
 from app.cluster.mailbox import SILENT_SECONDS
 from app.database import embedded, migrate
 from app.database.embedded import EmbeddedPostgres
-from app.errors import ArkvoryError, DatabaseAway
+from app.database.outage import outage
+from app.errors import ArkvoryError, DatabaseAway, DatabaseRefuses
 from app.http import metrics
 from app.http.parts import Parts
 from app.jobs.periodic import PeriodicJobs
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 # gunicorn's exit code for a worker that cannot start: the master stops instead of trying for ever.
 CANNOT_START = 3
-DATABASE_WAIT_SECONDS = 60.0
+DATABASE_RETRY_SECONDS = 1.0
 REVIVE_SECONDS = 1.0
 ADMINISTRATOR = "admin"
 
@@ -92,20 +92,48 @@ class Lifecycle:
             self._jobs.add(metrics.SHARE_SECONDS, self._share)
         logging.basicConfig(level=self._house.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
-            self._wait_for_database()
-            self.own()
-            first_start = self.make_administrator()
-            self._join()
+            first_start = self._begin()
         except DatabaseAway as error:
-            # The master tries again: the database may only be away for long.
-            log.error("cannot start yet: %s", error)
-            sys.exit(1)
+            log.error("cannot start: %s", outage.words(error))
+            sys.exit(CANNOT_START)
         except ArkvoryError as error:
             log.error("cannot start: %s", error)
             sys.exit(CANNOT_START)
         self._jobs.start()
         if worker is not None:
             self._announce(first_start)
+
+    def _begin(self) -> FirstStart | None:
+        """The steps that need PostgreSQL, from the first again while it is away. Raises ArkvoryError when waiting does not help."""
+        while True:
+            try:
+                self.own()
+                first_start = self.make_administrator()
+                self._join()
+                return first_start
+            except DatabaseRefuses as error:
+                # In place of one that served, it waits: whoever else serves should not end with it.
+                if self._is_first:
+                    raise
+                self._wait_for_database(error)
+            except DatabaseAway as error:
+                self._wait_for_database(error)
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether no process of this server was here before; gunicorn counts them."""
+        return getattr(self._worker, "age", 0) <= self._house.settings.processes
+
+    def _wait_for_database(self, error: DatabaseAway) -> None:
+        outage.missed(error)
+        self._house.ownership.release()
+        self._revive()
+        if self._worker is not None:
+            # It is at work, as far as the master is concerned.
+            self._worker.notify()
+        if self._told_to_stop():
+            sys.exit(0)
+        gevent.sleep(DATABASE_RETRY_SECONDS)
 
     def own(self) -> None:
         """Bring the tables up to date and become the owner. Raises NotOwner or Unavailable."""
@@ -176,20 +204,6 @@ class Lifecycle:
         while house.transactions.active or house.admission.open_uploads or house.places.used:
             gevent.sleep(0.05)
         self._leave()
-
-    def _wait_for_database(self) -> None:
-        deadline = time.monotonic() + DATABASE_WAIT_SECONDS
-        while True:
-            try:
-                with self._house.database.read() as connection:
-                    connection.execute(text("select 1"))
-                return
-            except ArkvoryError as error:
-                if time.monotonic() > deadline:
-                    raise DatabaseAway(error.message) from error
-                log.warning("waiting for the database: %s", error.__cause__ or error)
-            self._revive()
-            gevent.sleep(1)
 
     def _replace_process(self) -> None:
         """Ownership is lost and PostgreSQL answers again: gunicorn starts a fresh process in place of this one."""

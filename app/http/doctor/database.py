@@ -12,6 +12,7 @@ from app.cluster import inspection
 from app.database import migrate
 from app.database.engines import RESERVED_CONNECTIONS, Database
 from app.database.locks import OWNERSHIP
+from app.database.outage import reason
 from app.errors import ArkvoryError, DatabaseAway, Unavailable
 from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
 from app.storage.filesystem import free_bytes
@@ -56,16 +57,9 @@ def run_check(database: Database, name: str, check: Check) -> Finding:
     except (ArkvoryError, DBAPIError) as error:
         return warn(
             name,
-            f"could not be checked: {_reason(error)}",
+            f"could not be checked: {reason(error)}",
             "run the doctor again when the server is less busy, or look into PostgreSQL's log",
         )
-
-
-def _reason(error: Exception) -> str:
-    """What the driver said, in one line; it names hosts and users, never a password."""
-    cause = error.__cause__ if isinstance(error, ArkvoryError) and error.__cause__ is not None else error
-    lines = str(getattr(cause, "orig", None) or cause).strip().splitlines()
-    return lines[0] if lines else type(cause).__name__
 
 
 def _reachable(database: Database) -> Finding:
@@ -77,7 +71,7 @@ def _reachable(database: Database) -> Finding:
     except (ArkvoryError, DBAPIError) as error:
         return fail(
             "database",
-            f"PostgreSQL does not answer: {_reason(error)}",
+            f"PostgreSQL does not answer: {reason(error)}",
             "start it, and see that ARKVORY_DATABASE_URL leads to it; a running server reads on from memory, and recovers by itself",
         )
     if number // 10000 < OLDEST_VERSION:
@@ -124,7 +118,7 @@ def _budget(database: Database) -> Finding:
                 text("select sum(numbackends)::int, current_setting('max_connections')::int from pg_stat_database")
             ).one()
     except DatabaseAway as error:
-        return warn("connections", f"could not be checked: {_reason(error)}", "run the doctor again")
+        return warn("connections", f"could not be checked: {reason(error)}", "run the doctor again")
     except Unavailable as error:
         return fail("connections", error.message, "the next start refuses until that is so")
     settings = database.settings
@@ -143,7 +137,7 @@ def _sessions(database: Database) -> Finding:
             connection.execute(text("select 1"))
     except (ArkvoryError, DBAPIError) as error:
         advice = "correct ARKVORY_DATABASE_SESSION_URL: a direct address of the same database"
-        return fail("sessions", f"the direct address does not answer: {_reason(error)}", advice)
+        return fail("sessions", f"the direct address does not answer: {reason(error)}", advice)
     return ok("sessions", "the direct address for long-lived sessions answers")
 
 
