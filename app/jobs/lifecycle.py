@@ -31,6 +31,7 @@ from app.errors import ArkvoryError, DatabaseAway, DatabaseRefuses
 from app.http import metrics
 from app.http.parts import Parts
 from app.jobs.periodic import PeriodicJobs
+from app.repository.presence import require_shared_folder
 from config import Settings
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ class Lifecycle:
         while True:
             try:
                 self.own()
+                if self._house.settings.cluster:
+                    require_shared_folder(self._house.database, self._house.settings.data_dir)
                 first_start = self.make_administrator()
                 self._join()
                 return first_start
