@@ -51,16 +51,17 @@ class Ownership:
     def acquire(self, wait_seconds: float, given_up: Callable[[], bool] = lambda: False) -> None:
         """Become an owner, waiting for whoever is in the way. Raises NotOwner, naming it, when it does not leave.
 
-        Returns without ownership when the caller has `given_up`.
+        What it will refuse for is said at once: whoever is in the way may be meant to stay. Returns without ownership when the caller
+        has `given_up`.
         """
         deadline = time.monotonic() + wait_seconds
         said = False
         while (obstacle := self._take()) is not None:
             if time.monotonic() >= deadline:
-                raise NotOwner(self._refusal(obstacle, wait_seconds))
+                raise NotOwner(f"{obstacle} and did not leave within {wait_seconds:g} s; {self._advice()}")
             if not said:
                 said = True
-                log.warning("%s; waiting up to %g s for it to leave", obstacle, wait_seconds)
+                log.warning("%s; waiting up to %g s for it to leave. If it is to stay: %s", obstacle, wait_seconds, self._advice())
             if given_up():
                 return
             gevent.sleep(RETRY_SECONDS)
@@ -106,8 +107,8 @@ class Ownership:
         """Take what the session holds, or say who is in the way; then nothing is held."""
         raise NotImplementedError
 
-    def _refusal(self, obstacle: str, waited: float) -> str:
-        """Why this process does not start, and what to do."""
+    def _advice(self) -> str:
+        """What to do about the obstacle that was met last."""
         raise NotImplementedError
 
     def _fresh_generation(self) -> int:
@@ -241,9 +242,9 @@ class SingleOwnership(Ownership):
         with self._database.read() as connection:
             return int(connection.execute(statement, _LOCK).scalar_one())
 
-    def _refusal(self, obstacle: str, waited: float) -> str:
+    def _advice(self) -> str:
         return (
-            f"{obstacle} and did not leave within {waited:g} s; stop it first, or give this one another database and data directory. "
+            "stop it first, or give this one another database and data directory. "
             "Several processes over one storage need ARKVORY_DEPLOYMENT=cluster"
         )
 

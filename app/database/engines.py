@@ -13,7 +13,7 @@ import os
 import re
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -240,6 +240,10 @@ def _bounded_connect(seconds: float) -> Callable[..., Any]:
     return connect
 
 
+def _listed(processes: Mapping[str, int]) -> str:
+    return "" if len(processes) < 2 else f" ({', '.join(f'{count} of {name}' for name, count in processes.items())})"
+
+
 class Database:
     """The two pools of this process and the three kinds of transactions."""
 
@@ -279,16 +283,17 @@ class Database:
         """Statements sent since the start, both pools."""
         return sum(pool.statements for pool in self.pools)
 
-    def check_budget(self, processes: int = 1) -> None:
-        """Raises Unavailable, showing the sum, when the pools could ask for more than PostgreSQL has."""
+    def check_budget(self, processes: Mapping[str, int]) -> None:
+        """`processes` by server. Raises Unavailable, showing the sum, when their pools could ask for more than PostgreSQL has."""
         with self.read() as connection:
             most = int(connection.execute(text("select current_setting('max_connections')")).scalar_one())
         sizes = {"request": self.settings.database_pool_size, "session": self.settings.session_pool_size}
-        asked = sum(sizes.values()) * processes
+        count = sum(processes.values())
+        asked = sum(sizes.values()) * count
         if asked > most - RESERVED_CONNECTIONS:
             shown = " + ".join(f"{name} {size}" for name, size in sizes.items())
             raise Unavailable(
-                f"the pools ({shown}) of {processes} process(es) may open {asked} connections, but PostgreSQL allows "
+                f"the pools ({shown}) of {count} process(es){_listed(processes)} may open {asked} connections, but PostgreSQL allows "
                 f"{most} less {RESERVED_CONNECTIONS} for others; raise its max_connections or lower "
                 "ARKVORY_DATABASE_POOL_SIZE and ARKVORY_SESSION_POOL_SIZE"
             )

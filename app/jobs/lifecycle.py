@@ -143,7 +143,7 @@ class Lifecycle:
         settings = self._house.settings
         assert settings.database_url is not None
         migrate.upgrade(settings.database_session_url or settings.database_url)
-        self._house.database.check_budget(settings.processes + self._processes_elsewhere())
+        self._house.database.check_budget({settings.instance_id or "this server": settings.processes, **self._processes_elsewhere()})
         self._house.ownership.acquire(settings.ownership_wait_seconds, self._told_to_stop)
         if not self._house.ownership.held:
             sys.exit(0)
@@ -153,21 +153,20 @@ class Lifecycle:
     def _told_to_stop(self) -> bool:
         return self._worker is not None and not self._worker.alive
 
-    def _processes_elsewhere(self) -> int:
-        """Of the cluster's other servers; none on a single node."""
+    def _processes_elsewhere(self) -> dict[str, int]:
+        """Of the cluster's other servers that are online, by name; none on a single node."""
         settings = self._house.settings
         if not settings.cluster:
-            return 0
+            return {}
         with self._house.database.read() as connection:
-            return int(
-                connection.execute(
-                    text(
-                        "select count(*) from arkvory_instances where name is distinct from :name "
-                        "and heartbeat_at > clock_timestamp() - make_interval(secs => :silent)"
-                    ),
-                    {"name": settings.instance_id, "silent": SILENT_SECONDS},
-                ).scalar_one()
+            online = connection.execute(
+                text(
+                    "select name, count(*) as processes from arkvory_instances where name is distinct from :name "
+                    "and heartbeat_at > clock_timestamp() - make_interval(secs => :silent) group by name order by name"
+                ),
+                {"name": settings.instance_id, "silent": SILENT_SECONDS},
             )
+            return {row.name: row.processes for row in online}
 
     def _join(self) -> None:
         """An owner from now on: the session is watched, and in a cluster others send mail. Raises DatabaseAway."""

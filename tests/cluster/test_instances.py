@@ -176,6 +176,7 @@ def test_a_server_that_waits_for_a_name_ends_when_it_is_told_to(cluster: Cluster
     cluster.remove(twin)
     twin.start(ready=False)
     until(lambda: "waiting up to 30 s" in twin.log())
+    assert "If it is to stay: give each server its own ARKVORY_INSTANCE_ID" in twin.log()
     began = time.monotonic()
     assert twin.stop() == 0
     assert time.monotonic() - began < 10
@@ -187,7 +188,7 @@ def test_more_processes_than_postgresql_has_connections_for_are_refused(cluster:
     large.start(ready=False)
     said = refused(large)
     # Two of its own and the four that run elsewhere.
-    assert "of 6 process(es) may open 504 connections" in said
+    assert "of 6 process(es) (2 of large, 2 of vm1, 2 of vm2) may open 504 connections" in said
 
 
 def test_a_server_without_the_shared_folder_of_blobs_is_refused_and_says_what_to_do(cluster: Cluster, tmp_path: Path) -> None:

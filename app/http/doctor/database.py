@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
@@ -100,19 +101,19 @@ def _migrations(connection: Connection) -> Finding:
     )
 
 
-def _processes(database: Database) -> int:
-    """That share PostgreSQL's connections, as far as can be told; all are taken to have pools like these. Raises ArkvoryError."""
+def _processes(database: Database) -> Mapping[str, int]:
+    """By server, who shares PostgreSQL's connections, as far as can be told; all are taken to have pools like these."""
     if not database.settings.cluster or not has_tables(database):
-        return 1
+        return {"this server": 1}
     with database.read() as connection:
-        return max(1, sum(each.online for each in inspection.instances(connection)))
+        return Counter(each.name for each in inspection.instances(connection) if each.online) or {"this server": 1}
 
 
 def _budget(database: Database) -> Finding:
     """The pools as they may grow, against what PostgreSQL has; and how many are left now."""
     try:
-        processes = _processes(database)
-        database.check_budget(processes)
+        servers = _processes(database)
+        database.check_budget(servers)
         with database.read() as connection:
             used, most = connection.execute(
                 text("select sum(numbackends)::int, current_setting('max_connections')::int from pg_stat_database")
@@ -121,7 +122,7 @@ def _budget(database: Database) -> Finding:
         return warn("connections", f"could not be checked: {reason(error)}", "run the doctor again")
     except Unavailable as error:
         return fail("connections", error.message, "the next start refuses until that is so")
-    settings = database.settings
+    settings, processes = database.settings, sum(servers.values())
     pools = f"the pools take up to {(settings.database_pool_size + settings.session_pool_size) * processes} connections"
     if processes > 1:
         pools += f" in {processes} processes"
