@@ -201,7 +201,7 @@ def test_a_server_without_the_shared_folder_of_blobs_is_refused_and_says_what_to
     alone.start(ready=False)
     said = refused(alone)
     assert "this is not the folder that the cluster's other servers write to. Mount the shared file system" in said
-    assert "Arkvory serves at" not in said
+    assert " as alone/" not in said
     (tmp_path / "data" / "blobs").rename(tmp_path / "forgotten")
     (tmp_path / "data" / "blobs").symlink_to(cluster[0].data / "blobs")
     try:
