@@ -92,7 +92,7 @@ def test_after_a_restore_that_was_broken_off_nothing_starts(
     monkeypatch.setattr(backup, "_make_void", die)
     with pytest.raises(KeyboardInterrupt):
         backup.restore(empty_database_url, None, file, print)
-    with pytest.raises(Unavailable, match="a restore was broken off"):
+    with pytest.raises(Unavailable, match="a restore broke off"):
         migrate.upgrade(empty_database_url)
 
 
