@@ -108,6 +108,9 @@ class Lifecycle:
         """The steps that need PostgreSQL, from the first again while it is away. Raises ArkvoryError when waiting does not help."""
         while True:
             try:
+                # First of all, since migrations have no limit of time: one that accepts connections and says nothing.
+                with self._house.database.read() as connection:
+                    connection.execute(text("select 1"))
                 self.own()
                 if self._house.settings.cluster:
                     require_shared_folder(self._house.database, self._house.settings.data_dir)

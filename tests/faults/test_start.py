@@ -10,24 +10,12 @@ import pytest
 from sqlalchemy import make_url
 
 from app.database import embedded
+from tests.cluster.test_instances import refused
 from tests.conftest import MakeCluster, MakeServer
 from tests.faults.test_servers import QUICK, until
 from tests.support.database import start, take_down
-from tests.support.server import Server
 
-CANNOT_START = 3
 AWAY, BACK = "does not answer: ", "PostgreSQL answers again"
-
-
-def ended(server: Server, seconds: float = 30.0) -> str:
-    """What a server says that ends its start."""
-    assert server.process is not None
-    try:
-        assert server.process.wait(seconds) == CANNOT_START
-    except subprocess.TimeoutExpired:
-        raise AssertionError(server.log()) from None
-    assert "Traceback" not in server.log()
-    return server.log()
 
 
 def test_a_server_waits_for_postgresql_says_so_once_and_serves_when_it_is_there(
@@ -81,7 +69,8 @@ def test_a_database_that_refuses_ends_the_start_and_is_named(
     postgres: embedded.EmbeddedPostgres, make_server: MakeServer, change: dict[str, str], words: str
 ) -> None:
     url = make_url(postgres.url).set(**change).render_as_string(hide_password=False)
-    log = ended(make_server(ready=False, ARKVORY_DATABASE_URL=url))
+    log = refused(make_server(ready=False, ARKVORY_DATABASE_URL=url))
+    assert "Traceback" not in log
     said = next(line for line in log.splitlines() if "cannot start: " in line)
     assert (words in said, "(ARKVORY_DATABASE_URL)" in said) == (True, True)
 
