@@ -26,6 +26,7 @@
             ├── RepositoryOffline, RepositoryMaintenance
             ├── ReadOnly         an administrator has frozen all that is stored
             ├── DatabaseAway     PostgreSQL does not answer, or no connection came free
+            │   └── DatabaseRefuses  it answers, but not to this address's user or for this database
             ├── OutcomeUnknown   the answer to COMMIT was lost and has not been found out yet
             ├── UploadGivenUp    another process took this one for dead and released what it receives
             └── NotOwner         this process does not own the storage (any more)
@@ -179,6 +180,10 @@ class ReadOnly(Unavailable):
 
 class DatabaseAway(Unavailable):
     code = "database_away"
+
+
+class DatabaseRefuses(DatabaseAway):
+    """Waiting does not help; a new password, or the making of the database, may."""
 
 
 class OutcomeUnknown(Unavailable):

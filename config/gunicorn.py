@@ -41,7 +41,7 @@ def _settings() -> Settings:
     if settings.deployment == "single" and (settings.web_concurrency or 1) > 1:
         raise SystemExit(
             "arkvory: ARKVORY_DEPLOYMENT=single runs one web process; set WEB_CONCURRENCY to 1, or leave it unset, "
-            "or set ARKVORY_DEPLOYMENT=cluster"
+            "or set ARKVORY_DEPLOYMENT=cluster with a name of this server, such as ARKVORY_INSTANCE_ID=vm1"
         )
     return settings
 
@@ -119,7 +119,7 @@ def _metrics_folder() -> Path | None:
 def _what_decides() -> str:
     if _arkvory.cluster:
         return "WEB_CONCURRENCY says how many web processes run"
-    return "one web process runs; several need ARKVORY_DEPLOYMENT=cluster and WEB_CONCURRENCY"
+    return "one web process runs; several need ARKVORY_DEPLOYMENT=cluster, ARKVORY_INSTANCE_ID (any name, such as vm1) and WEB_CONCURRENCY"
 
 
 def _load_certificate(server: Any) -> None:

@@ -11,6 +11,7 @@ Nothing heavy is imported before a command needs it.
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import click
@@ -37,6 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry of `arkvory`; ends the process with 0, 1 (it was refused or failed) or 2 (wrong use)."""
     from config.settings import SettingError
 
+    # A command ends with its one line about that.
+    logging.getLogger("app.database.outage").addHandler(logging.NullHandler())
     try:
         arkvory.main(arguments, prog_name="arkvory", standalone_mode=False)
     except click.Abort:

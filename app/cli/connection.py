@@ -195,7 +195,8 @@ def _in_process(settings: Settings) -> Iterator[Send]:
     monkey.patch_all(subprocess=False, os=False, signal=False, ssl="ssl" not in sys.modules)
     from app.database import embedded
     from app.database.engines import patch_for_gevent
-    from app.errors import ArkvoryError
+    from app.database.outage import outage
+    from app.errors import ArkvoryError, DatabaseAway
 
     patch_for_gevent()
     with contextlib.ExitStack() as stack:
@@ -203,7 +204,9 @@ def _in_process(settings: Settings) -> Iterator[Send]:
             if settings.database_url is None:
                 settings = replace(settings, database_url=stack.enter_context(embedded.start(settings)).url)
             application = _start(settings, stack)
-        except (embedded.CannotStart, ArkvoryError) as error:
+        except DatabaseAway as error:
+            raise Failed(outage.words(error)) from None
+        except ArkvoryError as error:
             raise Failed(str(error)) from None
         yield application
 

@@ -68,23 +68,67 @@ def upgrade() -> None:
     click.echo(f"The tables are at {after}." if before == after else f"The tables went from {before or 'nothing'} to {after}.")
 
 
+@db.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def dump(file: Path) -> None:
+    """Write the whole database into FILE, beside a running server or without one.
+
+    The blobs are not in it: copy `blobs` of the data directory afterwards. It holds password hashes, and only its owner can read it.
+    """
+    from app.cli.output import size
+    from app.database import backup
+    from config import Settings
+
+    settings = Settings.from_environment()
+    if settings.database_url is None and not (settings.data_dir / "postgres").exists():
+        raise Failed(f"there is no database in {settings.data_dir.resolve()}: set ARKVORY_DATA_DIR or ARKVORY_DATABASE_URL")
+    with _database() as url:
+        backup.dump(url, settings.pg_bin, file, _tell)
+    click.echo(f"{file}: {size(file.stat().st_size)}. The blobs belong to it: copy {settings.data_dir.resolve()}/blobs now.")
+
+
+@db.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def restore(file: Path) -> None:
+    """Put what `arkvory db dump` wrote into an empty database; without one configured, into a new embedded one.
+
+    What clients and servers remember of before counts no more: every epoch rises by a large step. Put the blobs back before the start.
+    """
+    from app.database import backup
+    from config import Settings
+
+    settings = Settings.from_environment()
+    with _database() as url:
+        backup.restore(url, settings.pg_bin, file, _tell)
+    click.echo(f"The database is as it was when {file} was written. Put its blobs to {settings.data_dir.resolve()}/blobs, then start.")
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
+
+
 @contextlib.contextmanager
 def _database() -> Iterator[str]:
     """The address of the database: the one given, else the embedded one's, started if need be. Raises Failed."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from app.database import embedded
+    from app.database.outage import outage
+    from app.errors import ArkvoryError, DatabaseAway
     from config import Settings
 
     settings = Settings.from_environment()
     url = settings.database_session_url or settings.database_url
     try:
         if url is not None:
+            outage.watch(settings, url)
             yield url
             return
         with embedded.start(settings) as running:
             yield running.url
-    except (embedded.CannotStart, SQLAlchemyError) as error:
+    except DatabaseAway as error:
+        raise Failed(outage.words(error)) from None
+    except (ArkvoryError, SQLAlchemyError) as error:
         raise Failed(str(getattr(error, "orig", None) or error).strip()) from None
 
 

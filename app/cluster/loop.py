@@ -23,6 +23,7 @@ from sqlalchemy import Connection
 from app.cluster import mailbox, membership, probe
 from app.cluster.mailbox import Letter
 from app.database.engines import Database, database_errors
+from app.database.outage import outage
 from app.errors import ArkvoryError, DatabaseAway
 
 log = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ class Loop:
                 log.warning("cluster: the mailbox cannot be read, the numbers were: %s", error)
                 return True
             self._failed_at = now()
-            log.warning("cluster: memory is out of date and cannot be compared: %s", error)
+            outage.consequence(log, "cluster: memory is out of date and cannot be compared: %s", error)
             return False
 
     # -- turns
@@ -205,7 +206,7 @@ class Loop:
                 job(self._connection)
             return True
         except ArkvoryError as error:
-            log.warning("cluster: %s failed: %s", job.__name__.strip("_"), error)
+            outage.consequence(log, "cluster: %s failed: %s", error, job.__name__.strip("_"))
         except Exception:
             log.exception("cluster: %s failed", job.__name__.strip("_"))
         self._close()

@@ -21,7 +21,8 @@ from sqlalchemy import Connection, text
 
 from app.database.engines import IDLE_IN_TRANSACTION_MS, Database, database_errors, without_limit
 from app.database.locks import OWNERSHIP
-from app.errors import ArkvoryError, NotOwner
+from app.database.outage import outage
+from app.errors import ArkvoryError, DatabaseAway, NotOwner
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +51,17 @@ class Ownership:
     def acquire(self, wait_seconds: float, given_up: Callable[[], bool] = lambda: False) -> None:
         """Become an owner, waiting for whoever is in the way. Raises NotOwner, naming it, when it does not leave.
 
-        Returns without ownership when the caller has `given_up`.
+        What it will refuse for is said at once: whoever is in the way may be meant to stay. Returns without ownership when the caller
+        has `given_up`.
         """
         deadline = time.monotonic() + wait_seconds
         said = False
         while (obstacle := self._take()) is not None:
             if time.monotonic() >= deadline:
-                raise NotOwner(self._refusal(obstacle, wait_seconds))
+                raise NotOwner(f"{obstacle} and did not leave within {wait_seconds:g} s; {self._advice()}")
             if not said:
                 said = True
-                log.warning("%s; waiting up to %g s for it to leave", obstacle, wait_seconds)
+                log.warning("%s; waiting up to %g s for it to leave. If it is to stay: %s", obstacle, wait_seconds, self._advice())
             if given_up():
                 return
             gevent.sleep(RETRY_SECONDS)
@@ -105,8 +107,8 @@ class Ownership:
         """Take what the session holds, or say who is in the way; then nothing is held."""
         raise NotImplementedError
 
-    def _refusal(self, obstacle: str, waited: float) -> str:
-        """Why this process does not start, and what to do."""
+    def _advice(self) -> str:
+        """What to do about the obstacle that was met last."""
         raise NotImplementedError
 
     def _fresh_generation(self) -> int:
@@ -176,12 +178,12 @@ class Ownership:
     def _check(self) -> None:
         began = time.monotonic()
         try:
-            with gevent.Timeout(CHECK_SECONDS):
+            with gevent.Timeout(CHECK_SECONDS, DatabaseAway(f"the database did not answer within {CHECK_SECONDS:g} s")):
                 good = self._still_mine_after_a_break()
-        except (ArkvoryError, gevent.Timeout) as error:
+        except ArkvoryError as error:
             good = False
             self._close_session()
-            log.warning("storage ownership could not be checked: %s", error)
+            outage.consequence(log, "storage ownership could not be checked: %s", error)
         if good:
             self._last_good = began
         elif not self.lost:
@@ -192,7 +194,7 @@ class Ownership:
         try:
             return self._still_mine()
         except ArkvoryError as error:
-            log.warning("the session of the storage ownership broke: %s", error)
+            outage.consequence(log, "the session of the storage ownership broke: %s", error)
             self._close_session()
             return self._still_mine()
 
@@ -240,9 +242,9 @@ class SingleOwnership(Ownership):
         with self._database.read() as connection:
             return int(connection.execute(statement, _LOCK).scalar_one())
 
-    def _refusal(self, obstacle: str, waited: float) -> str:
+    def _advice(self) -> str:
         return (
-            f"{obstacle} and did not leave within {waited:g} s; stop it first, or give this one another database and data directory. "
+            "stop it first, or give this one another database and data directory. "
             "Several processes over one storage need ARKVORY_DEPLOYMENT=cluster"
         )
 

@@ -39,11 +39,10 @@ class SharedOwnership(Ownership):
             shared = session.execute(text("select pg_try_advisory_lock_shared(:c, :o)"), _LOCK).scalar_one()
         return None if shared else f"a single Arkvory owns this storage ({self._holder() or 'unknown'})"
 
-    def _refusal(self, obstacle: str, waited: float) -> str:
-        advice = "stop it first, or give this one another database and data directory"
+    def _advice(self) -> str:
         if self.instance and self.instance.taken_by_another:
-            advice = "give each server its own ARKVORY_INSTANCE_ID"
-        return f"{obstacle} and did not leave within {waited:g} s; {advice}"
+            return "give each server its own ARKVORY_INSTANCE_ID"
+        return "stop it first, or give this one another database and data directory"
 
     def _fresh_generation(self) -> int:
         return self._count_up(HOLDER, shared=True)

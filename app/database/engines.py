@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app.errors import ArkvoryError, CapacitySpent, DatabaseAway, Unavailable
+from app.database.outage import outage, reason
+from app.errors import ArkvoryError, CapacitySpent, DatabaseAway, DatabaseRefuses, Unavailable
 from config import Settings
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,8 @@ RESERVED_CONNECTIONS = 10
 # Cache rows only save time: whoever locks them costs a moment, and nothing else (C6).
 CACHE_ROW_WAIT_MS = 1_000
 ROWS_AT_ONCE = 1_000
+# Of a connect that fails psycopg2 tells no SQLSTATE. Where PostgreSQL speaks another language, it counts as away.
+_REFUSALS = re.compile(r'FATAL: +(password authentication failed|no pg_hba\.conf entry|(database|role) ".*" does not exist)')
 
 
 def all_rows(result: CursorResult[Any]) -> list[Row[Any]]:
@@ -122,6 +126,7 @@ class Pool:
 
     def _count(self, *_: Any) -> None:
         self.statements += 1
+        outage.answered()
 
     @property
     def connections(self) -> int:
@@ -166,12 +171,14 @@ def database_errors() -> Iterator[None]:
             raise
         raise translated from error
     except psycopg2.OperationalError as error:
+        outage.missed(error)
         raise DatabaseAway("the database does not answer; try again shortly") from error
 
 
 def _translated(error: DBAPIError) -> ArkvoryError | None:
     original = error.orig
     if error.connection_invalidated or isinstance(original, (TimedOut, psycopg2.InterfaceError)):
+        outage.missed(error)
         return DatabaseAway("the database does not answer; try again shortly")
     if isinstance(original, psycopg2.errors.DiskFull):
         return CapacitySpent("the database's disk is full")
@@ -180,8 +187,12 @@ def _translated(error: DBAPIError) -> ArkvoryError | None:
     if isinstance(original, psycopg2.errors.ReadOnlySqlTransaction):
         return Unavailable("the database accepts no writes at the moment")
     if isinstance(original, psycopg2.OperationalError):
-        log.warning("database error: %s", original)
-        return DatabaseAway("the database cannot do that at the moment; try again shortly", retry_after=2)
+        if original.pgcode is None:
+            outage.missed(error)
+        else:
+            log.warning("database error: %s", reason(error))
+        refused = _REFUSALS.search(str(original))
+        return (DatabaseRefuses if refused else DatabaseAway)("the database cannot do that at the moment; try again shortly", retry_after=2)
     return None
 
 
@@ -229,11 +240,16 @@ def _bounded_connect(seconds: float) -> Callable[..., Any]:
     return connect
 
 
+def _listed(processes: Mapping[str, int]) -> str:
+    return "" if len(processes) < 2 else f" ({', '.join(f'{count} of {name}' for name, count in processes.items())})"
+
+
 class Database:
     """The two pools of this process and the three kinds of transactions."""
 
     def __init__(self, settings: Settings, url: str) -> None:
         self.settings = settings
+        outage.watch(settings, url)
         _limit.seconds = settings.database_statement_seconds
         self.request = Pool("request", make_engine(settings, url, size=settings.database_pool_size, autocommit=False))
         session_url = settings.database_session_url or url
@@ -267,16 +283,17 @@ class Database:
         """Statements sent since the start, both pools."""
         return sum(pool.statements for pool in self.pools)
 
-    def check_budget(self, processes: int = 1) -> None:
-        """Raises Unavailable, showing the sum, when the pools could ask for more than PostgreSQL has."""
+    def check_budget(self, processes: Mapping[str, int]) -> None:
+        """`processes` by server. Raises Unavailable, showing the sum, when their pools could ask for more than PostgreSQL has."""
         with self.read() as connection:
             most = int(connection.execute(text("select current_setting('max_connections')")).scalar_one())
         sizes = {"request": self.settings.database_pool_size, "session": self.settings.session_pool_size}
-        asked = sum(sizes.values()) * processes
+        count = sum(processes.values())
+        asked = sum(sizes.values()) * count
         if asked > most - RESERVED_CONNECTIONS:
             shown = " + ".join(f"{name} {size}" for name, size in sizes.items())
             raise Unavailable(
-                f"the pools ({shown}) of {processes} process(es) may open {asked} connections, but PostgreSQL allows "
+                f"the pools ({shown}) of {count} process(es){_listed(processes)} may open {asked} connections, but PostgreSQL allows "
                 f"{most} less {RESERVED_CONNECTIONS} for others; raise its max_connections or lower "
                 "ARKVORY_DATABASE_POOL_SIZE and ARKVORY_SESSION_POOL_SIZE"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import sqlalchemy
@@ -15,6 +16,11 @@ from sqlalchemy.pool import NullPool
 import migrations
 from app.database import engines
 from app.database.locks import MIGRATION
+from app.errors import Unavailable
+
+log = logging.getLogger(__name__)
+# Two lines at each look at a database, which say nothing; what is done here is said below.
+logging.getLogger("alembic.runtime.migration").setLevel(logging.WARNING)
 
 
 def _config() -> Config:
@@ -24,12 +30,18 @@ def _config() -> Config:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Run the migrations that are missing, up to `revision`; several that start at once take turns."""
+    """Run the migrations that are missing, up to `revision`; several that start at once take turns. Raises Unavailable."""
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
     config = _config()
-    with engines.without_limit(), engine.connect() as connection:
+    with engines.database_errors(), engines.without_limit(), engine.connect() as connection:
         connection.execute(text("select pg_advisory_lock(:c, :o)"), {"c": MIGRATION[0], "o": MIGRATION[1]})
         connection.commit()
+        before, newest, _ = state_of(connection)
+        if before is None and connection.execute(text("select to_regclass('arkvory_installation')")).scalar() is not None:
+            raise Unavailable("the tables are there without their revision: a restore broke off. Restore again, into an empty database")
+        connection.rollback()
+        if before != newest:
+            log.info("the tables are at %s and are brought up to date (%s)", before or "nothing", revision)
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
 
@@ -44,14 +56,18 @@ def downgrade(url: str, revision: str) -> None:
 
 
 def state(url: str) -> tuple[str | None, str | None]:
-    """The revision of the database and the newest that this program knows."""
+    """The revision of the database and the newest that this program knows. Raises DatabaseAway."""
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
-    with engine.connect() as connection:
+    with engines.database_errors(), engine.connect() as connection:
         return state_of(connection)[:2]
+
+
+def knows(revision: str) -> bool:
+    """Whether this program has that revision; one of a newer release it has not."""
+    return any(each.revision == revision for each in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
 def state_of(connection: Connection) -> tuple[str | None, str | None, bool]:
     """The revision of that database, the newest that this program knows, and whether it knows the first."""
     current = MigrationContext.configure(connection).get_current_revision()
-    script = ScriptDirectory.from_config(_config())
-    return current, script.get_current_head(), any(each.revision == current for each in script.walk_revisions())
+    return current, ScriptDirectory.from_config(_config()).get_current_head(), current is not None and knows(current)

@@ -152,8 +152,20 @@ def find_programs(cluster: Path, pg_bin: Path | None, copies: Path, account: Acc
     raise CannotStart(
         f"the database in {cluster} was made by PostgreSQL {wanted}, but the programs here are PostgreSQL {', '.join(others)}. "
         f"Set PG_BIN to the folder of PostgreSQL {wanted}'s programs; to move to a newer version, dump the database with them "
-        f"(pg_dump), move {cluster} away and restore into the new one."
+        f"(arkvory db dump), move {cluster} away and restore into the new one (arkvory db restore)."
     )
+
+
+def find_tools(name: str, pg_bin: Path | None, server: int) -> list[Programs]:
+    """Folders with a program of PostgreSQL's that this user can run, for a server of that major version: its own first, then newer ones.
+
+    The bundled ones, `pg_bin`, Debian's, and what PATH finds. Older ones refuse a newer server.
+    """
+    bundled, found = _bundled(), shutil.which(name)
+    folders = [bundled / "pginstall" / "bin"] if bundled else []
+    folders += ([pg_bin] if pg_bin else []) + _system_folders() + ([Path(found).resolve().parent] if found else [])
+    tools = [tool for folder in folders if (tool := _versioned(folder, name, Account())) is not None and int(tool.major) >= server]
+    return sorted(tools, key=lambda tool: int(tool.major))
 
 
 def cluster_version(cluster: Path) -> str | None:
@@ -182,8 +194,12 @@ def _try(folder: Path, account: Account) -> Programs | None:
     # PostgreSQL itself looks for its programs with access(2), which capabilities do not help
     if not account.can("test", "-r", folder / "initdb", "-a", "-x", folder / "postgres"):
         return None
+    return _versioned(folder, "postgres", account)
+
+
+def _versioned(folder: Path, name: str, account: Account) -> Programs | None:
     try:
-        answer = account.run([folder / "postgres", "--version"], subprocess.DEVNULL)
+        answer = account.run([folder / name, "--version"], subprocess.DEVNULL)
     except OSError:
         return None
     version = re.search(r"\d+(\.\d+)?", answer.stdout)

@@ -14,7 +14,6 @@ import logging
 import secrets
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -28,17 +27,19 @@ from app.cluster.localserver import LocalServer
 from app.cluster.mailbox import SILENT_SECONDS
 from app.database import embedded, migrate
 from app.database.embedded import EmbeddedPostgres
-from app.errors import ArkvoryError, DatabaseAway
+from app.database.outage import outage
+from app.errors import ArkvoryError, DatabaseAway, DatabaseRefuses
 from app.http import metrics
 from app.http.parts import Parts
 from app.jobs.periodic import PeriodicJobs
+from app.repository.presence import require_shared_folder
 from config import Settings
 
 log = logging.getLogger(__name__)
 
 # gunicorn's exit code for a worker that cannot start: the master stops instead of trying for ever.
 CANNOT_START = 3
-DATABASE_WAIT_SECONDS = 60.0
+DATABASE_RETRY_SECONDS = 1.0
 REVIVE_SECONDS = 1.0
 ADMINISTRATOR = "admin"
 
@@ -93,14 +94,10 @@ class Lifecycle:
             self._jobs.add(metrics.SHARE_SECONDS, self._share)
         logging.basicConfig(level=self._house.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
-            self._wait_for_database()
-            self.own()
-            first_start = self.make_administrator()
-            self._join()
+            first_start = self._begin()
         except DatabaseAway as error:
-            # The master tries again: the database may only be away for long.
-            log.error("cannot start yet: %s", error)
-            sys.exit(1)
+            log.error("cannot start: %s", outage.words(error))
+            sys.exit(CANNOT_START)
         except ArkvoryError as error:
             log.error("cannot start: %s", error)
             sys.exit(CANNOT_START)
@@ -108,12 +105,49 @@ class Lifecycle:
         if worker is not None:
             self._announce(first_start)
 
+    def _begin(self) -> FirstStart | None:
+        """The steps that need PostgreSQL, from the first again while it is away. Raises ArkvoryError when waiting does not help."""
+        while True:
+            try:
+                # First of all, since migrations have no limit of time: one that accepts connections and says nothing.
+                with self._house.database.read() as connection:
+                    connection.execute(text("select 1"))
+                self.own()
+                if self._house.settings.cluster:
+                    require_shared_folder(self._house.database, self._house.settings.data_dir)
+                first_start = self.make_administrator()
+                self._join()
+                return first_start
+            except DatabaseRefuses as error:
+                # In place of one that served, it waits: whoever else serves should not end with it.
+                if self._is_first:
+                    raise
+                self._wait_for_database(error)
+            except DatabaseAway as error:
+                self._wait_for_database(error)
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether no process of this server was here before; gunicorn counts them."""
+        return getattr(self._worker, "age", 0) <= self._house.settings.processes
+
+    def _wait_for_database(self, error: DatabaseAway) -> None:
+        outage.missed(error)
+        self._house.ownership.release()
+        self._revive()
+        if self._worker is not None:
+            # It is at work, as far as the master is concerned.
+            self._worker.notify()
+        if self._told_to_stop():
+            sys.exit(0)
+        gevent.sleep(DATABASE_RETRY_SECONDS)
+
     def own(self) -> None:
         """Bring the tables up to date and become the owner. Raises NotOwner or Unavailable."""
         settings = self._house.settings
         assert settings.database_url is not None
         migrate.upgrade(settings.database_session_url or settings.database_url)
-        self._house.database.check_budget(settings.processes + self._processes_elsewhere())
+        self._house.database.check_budget({settings.instance_id or "this server": settings.processes, **self._processes_elsewhere()})
         self._house.ownership.acquire(settings.ownership_wait_seconds, self._told_to_stop)
         if not self._house.ownership.held:
             sys.exit(0)
@@ -123,21 +157,20 @@ class Lifecycle:
     def _told_to_stop(self) -> bool:
         return self._worker is not None and not self._worker.alive
 
-    def _processes_elsewhere(self) -> int:
-        """Of the cluster's other servers; none on a single node."""
+    def _processes_elsewhere(self) -> dict[str, int]:
+        """Of the cluster's other servers that are online, by name; none on a single node."""
         settings = self._house.settings
         if not settings.cluster:
-            return 0
+            return {}
         with self._house.database.read() as connection:
-            return int(
-                connection.execute(
-                    text(
-                        "select count(*) from arkvory_instances where name is distinct from :name "
-                        "and heartbeat_at > clock_timestamp() - make_interval(secs => :silent)"
-                    ),
-                    {"name": settings.instance_id, "silent": SILENT_SECONDS},
-                ).scalar_one()
+            online = connection.execute(
+                text(
+                    "select name, count(*) as processes from arkvory_instances where name is distinct from :name "
+                    "and heartbeat_at > clock_timestamp() - make_interval(secs => :silent) group by name order by name"
+                ),
+                {"name": settings.instance_id, "silent": SILENT_SECONDS},
             )
+            return {row.name: row.processes for row in online}
 
     def _join(self) -> None:
         """An owner from now on: the session is watched, and in a cluster others send mail. Raises DatabaseAway."""
@@ -177,20 +210,6 @@ class Lifecycle:
         while house.transactions.active or house.admission.open_uploads or house.places.used:
             gevent.sleep(0.05)
         self._leave()
-
-    def _wait_for_database(self) -> None:
-        deadline = time.monotonic() + DATABASE_WAIT_SECONDS
-        while True:
-            try:
-                with self._house.database.read() as connection:
-                    connection.execute(text("select 1"))
-                return
-            except ArkvoryError as error:
-                if time.monotonic() > deadline:
-                    raise DatabaseAway(error.message) from error
-                log.warning("waiting for the database: %s", error.__cause__ or error)
-            self._revive()
-            gevent.sleep(1)
 
     def _replace_process(self) -> None:
         """Ownership is lost and PostgreSQL answers again: gunicorn starts a fresh process in place of this one."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import gevent
 
+from app.database.outage import outage
 from app.errors import ArkvoryError
 from app.http.parts import Parts
 from app.repository.cleanup import run_quietly
@@ -64,6 +65,6 @@ def _every(seconds: float, job: Callable[[], None]) -> None:
         try:
             job()
         except ArkvoryError as error:
-            log.warning("a periodic job is put off: %s", error)
+            outage.consequence(log, "a periodic job is put off: %s", error)
         except Exception:
             log.exception("a periodic job failed")

@@ -351,6 +351,16 @@ def test_without_a_server_and_a_database_the_embedded_one_is_used_and_stopped(tm
     assert "The tables are at" in arkvory("db", "upgrade", ARKVORY_DATA_DIR=str(folder)).stdout
 
 
+@pytest.mark.parametrize("command", ["repo list", "db upgrade"])
+def test_a_database_that_does_not_answer_is_one_line_with_its_address_and_setting(command: str, tmp_path: Path) -> None:
+    port = free_port()
+    url = f"postgresql://me:secret@127.0.0.1:{port}/nodb"
+    done = arkvory(*command.split(), check=False, ARKVORY_DATA_DIR=str(tmp_path), ARKVORY_DATABASE_URL=url)
+    assert done.returncode == 1
+    assert f"arkvory: PostgreSQL at 127.0.0.1:{port}, database nodb (ARKVORY_DATABASE_URL) does not answer: " in done.stderr
+    assert (done.stderr.count("\n"), "secret" in done.stderr) == (1, False)
+
+
 def test_db_upgrade_makes_the_tables_and_needs_no_lock(empty_database_url: str, tmp_path: Path) -> None:
     alone = {"ARKVORY_DATA_DIR": str(tmp_path), "ARKVORY_DATABASE_URL": empty_database_url}
     assert "from nothing to" in arkvory("db", "upgrade", **alone).stdout

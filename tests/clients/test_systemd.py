@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from app.database.engines import RESERVED_CONNECTIONS
 from config.settings import SETTINGS, Settings
 from tests.support import clients
 from tests.support.server import ROOT
@@ -43,3 +44,5 @@ def test_the_settings_are_ones_that_the_server_takes() -> None:
     assert set(given) <= known
     settings = Settings.from_environment(given)
     assert (settings.cluster, settings.instance_id, settings.processes) == (True, "vm1", 2)
+    # Two such servers fit into a PostgreSQL as it comes.
+    assert 2 * settings.processes * (settings.database_pool_size + settings.session_pool_size) <= 100 - RESERVED_CONNECTIONS

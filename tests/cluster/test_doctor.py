@@ -219,7 +219,7 @@ def test_the_connections_of_all_processes_together_must_fit(make_member: MakeMem
     for slot in range(40):
         instance(house, "vm2", slot)
     found = examined(house, "connections")
-    assert (found.status, "41 process(es)" in found.message) == (FAIL, True)
+    assert (found.status, "41 process(es) (1 of here, 40 of vm2)" in found.message) == (FAIL, True)
 
 
 # What they share

@@ -176,6 +176,7 @@ def test_a_server_that_waits_for_a_name_ends_when_it_is_told_to(cluster: Cluster
     cluster.remove(twin)
     twin.start(ready=False)
     until(lambda: "waiting up to 30 s" in twin.log())
+    assert "If it is to stay: give each server its own ARKVORY_INSTANCE_ID" in twin.log()
     began = time.monotonic()
     assert twin.stop() == 0
     assert time.monotonic() - began < 10
@@ -187,7 +188,27 @@ def test_more_processes_than_postgresql_has_connections_for_are_refused(cluster:
     large.start(ready=False)
     said = refused(large)
     # Two of its own and the four that run elsewhere.
-    assert "of 6 process(es) may open 504 connections" in said
+    assert "of 6 process(es) (2 of large, 2 of vm1, 2 of vm2) may open 504 connections" in said
+
+
+def test_a_server_without_the_shared_folder_of_blobs_is_refused_and_says_what_to_do(cluster: Cluster, tmp_path: Path) -> None:
+    """A mount was forgotten: it would take uploads that no other can serve. While nothing is stored, any folder will do."""
+    cluster[0].repository("shared")
+    for number in range(3):
+        assert cluster[0].put(f"/raw/shared/{number}", b"stored by one %d" % number).status_code == 201
+    alone = cluster.add(ARKVORY_INSTANCE_ID="alone", ARKVORY_DATA_DIR=str(tmp_path / "data"))
+    cluster.remove(alone)
+    alone.start(ready=False)
+    said = refused(alone)
+    assert "this is not the folder that the cluster's other servers write to. Mount the shared file system" in said
+    assert " as alone/" not in said
+    (tmp_path / "data" / "blobs").rename(tmp_path / "forgotten")
+    (tmp_path / "data" / "blobs").symlink_to(cluster[0].data / "blobs")
+    try:
+        alone.start()
+        assert alone.get("/raw/shared/0").content == b"stored by one 0"
+    finally:
+        alone.close()
 
 
 def test_two_servers_of_one_machine_share_an_embedded_database(tmp_path_factory: pytest.TempPathFactory) -> None:

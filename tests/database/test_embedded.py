@@ -211,7 +211,7 @@ def test_another_major_version_is_refused_with_both_versions_and_the_way_out(dat
     (data / "postgres" / "PG_VERSION").write_text("11\n")
     with pytest.raises(embedded.CannotStart) as refusal:
         start(data)
-    for said in ("PostgreSQL 11", "18.6", "PG_BIN", "pg_dump"):
+    for said in ("PostgreSQL 11", "18.6", "PG_BIN", "db dump"):
         assert said in refusal.value.message
     (data / "postgres" / "PG_VERSION").write_text("18\n")
     start(data).leave()

@@ -30,6 +30,7 @@ def refusal(*arguments: str, **settings: str) -> str:
     ({"ARKVORY_DEPLOYMENT": "cluster"}, "set ARKVORY_INSTANCE_ID"),
     ({"ARKVORY_DEPLOYMENT": "cluster", "ARKVORY_INSTANCE_ID": "a/b"}, "ARKVORY_INSTANCE_ID: cannot use 'a/b'"),
     ({"ARKVORY_DEPLOYMENT": "single", "WEB_CONCURRENCY": "2"}, "single runs one web process"),
+    ({"ARKVORY_DEPLOYMENT": "single", "WEB_CONCURRENCY": "2"}, "such as ARKVORY_INSTANCE_ID=vm1"),
     ({"ARKVORY_MAX_CONNECTIONS": "lots"}, "ARKVORY_MAX_CONNECTIONS"),
     ({"ARKVORY_TRUSTED_PROXIES": "*"}, "ARKVORY_TRUSTED_PROXIES"),
 ])

@@ -41,7 +41,10 @@ class BothWays:
                 answers.append(client.open(path, method=method, **options))
         finally:
             self.short.is_open = True
-        told = [{"": (each.status, each.data, [name for name, _ in each.headers])} | {name.lower(): value for name, value in each.headers} for each in answers]
+        told = [
+            {"": (each.status, each.data, [name for name, _ in each.headers])} | {name.lower(): value for name, value in each.headers}
+            for each in answers
+        ]
         names = dict.fromkeys(name for each in told for name in each)
         return answers, [name for name in names if any(each.get(name) != told[0].get(name) for each in told)]
 

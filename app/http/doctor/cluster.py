@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from app.cluster import inspection
@@ -20,6 +19,7 @@ from app.errors import ArkvoryError
 from app.http.doctor.database import MOST_SHOWN, has_tables, run_check
 from app.http.doctor.findings import Finding, fail, ok, warn
 from app.http.doctor.storage import Expected
+from app.repository.presence import sample
 from config import Settings
 
 # One heartbeat that did not come, and a part of the next.
@@ -28,8 +28,6 @@ LATE_HEARTBEAT_SECONDS = 1.5 * HEARTBEAT_SECONDS
 OLD_MAIL_SECONDS = 5.0
 # After which the cleanup should have been there.
 NOBODYS_MAIL_SECONDS = 300.0
-# Blobs whose files are looked for.
-SAMPLE = 20
 
 
 @dataclass(frozen=True)
@@ -61,17 +59,12 @@ def _on_state(check: Check) -> Callable[[Connection], Finding]:
 
 def expected_files(settings: Settings, database: Database) -> Expected:
     """The newest blobs and as many of all times, on whichever machine they were stored; empty where the database cannot tell."""
-    statement = text(
-        "(select digest, id, size from arkvory_blobs where status = 'live' order by id desc limit :some) union "
-        "(select digest, id, size from arkvory_blobs where status = 'live' and digest >= :random order by digest limit :some)"
-    )
     try:
         if not has_tables(database):
             return Expected()
         with database.read() as connection:
-            blobs = connection.execute(statement, {"some": SAMPLE, "random": secrets.token_hex(32)})
             machines = {each.host for each in _state(connection).living} if settings.cluster else ()
-            return Expected([tuple(row) for row in blobs], frozenset(machines))
+            return Expected(sample(connection), frozenset(machines))
     except (ArkvoryError, DBAPIError):
         return Expected()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
@@ -12,6 +13,7 @@ from app.cluster import inspection
 from app.database import migrate
 from app.database.engines import RESERVED_CONNECTIONS, Database
 from app.database.locks import OWNERSHIP
+from app.database.outage import reason
 from app.errors import ArkvoryError, DatabaseAway, Unavailable
 from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
 from app.storage.filesystem import free_bytes
@@ -56,16 +58,9 @@ def run_check(database: Database, name: str, check: Check) -> Finding:
     except (ArkvoryError, DBAPIError) as error:
         return warn(
             name,
-            f"could not be checked: {_reason(error)}",
+            f"could not be checked: {reason(error)}",
             "run the doctor again when the server is less busy, or look into PostgreSQL's log",
         )
-
-
-def _reason(error: Exception) -> str:
-    """What the driver said, in one line; it names hosts and users, never a password."""
-    cause = error.__cause__ if isinstance(error, ArkvoryError) and error.__cause__ is not None else error
-    lines = str(getattr(cause, "orig", None) or cause).strip().splitlines()
-    return lines[0] if lines else type(cause).__name__
 
 
 def _reachable(database: Database) -> Finding:
@@ -77,7 +72,7 @@ def _reachable(database: Database) -> Finding:
     except (ArkvoryError, DBAPIError) as error:
         return fail(
             "database",
-            f"PostgreSQL does not answer: {_reason(error)}",
+            f"PostgreSQL does not answer: {reason(error)}",
             "start it, and see that ARKVORY_DATABASE_URL leads to it; a running server reads on from memory, and recovers by itself",
         )
     if number // 10000 < OLDEST_VERSION:
@@ -106,28 +101,28 @@ def _migrations(connection: Connection) -> Finding:
     )
 
 
-def _processes(database: Database) -> int:
-    """That share PostgreSQL's connections, as far as can be told; all are taken to have pools like these. Raises ArkvoryError."""
+def _processes(database: Database) -> Mapping[str, int]:
+    """By server, who shares PostgreSQL's connections, as far as can be told; all are taken to have pools like these."""
     if not database.settings.cluster or not has_tables(database):
-        return 1
+        return {"this server": 1}
     with database.read() as connection:
-        return max(1, sum(each.online for each in inspection.instances(connection)))
+        return Counter(each.name for each in inspection.instances(connection) if each.online) or {"this server": 1}
 
 
 def _budget(database: Database) -> Finding:
     """The pools as they may grow, against what PostgreSQL has; and how many are left now."""
     try:
-        processes = _processes(database)
-        database.check_budget(processes)
+        servers = _processes(database)
+        database.check_budget(servers)
         with database.read() as connection:
             used, most = connection.execute(
                 text("select sum(numbackends)::int, current_setting('max_connections')::int from pg_stat_database")
             ).one()
     except DatabaseAway as error:
-        return warn("connections", f"could not be checked: {_reason(error)}", "run the doctor again")
+        return warn("connections", f"could not be checked: {reason(error)}", "run the doctor again")
     except Unavailable as error:
         return fail("connections", error.message, "the next start refuses until that is so")
-    settings = database.settings
+    settings, processes = database.settings, sum(servers.values())
     pools = f"the pools take up to {(settings.database_pool_size + settings.session_pool_size) * processes} connections"
     if processes > 1:
         pools += f" in {processes} processes"
@@ -143,7 +138,7 @@ def _sessions(database: Database) -> Finding:
             connection.execute(text("select 1"))
     except (ArkvoryError, DBAPIError) as error:
         advice = "correct ARKVORY_DATABASE_SESSION_URL: a direct address of the same database"
-        return fail("sessions", f"the direct address does not answer: {_reason(error)}", advice)
+        return fail("sessions", f"the direct address does not answer: {reason(error)}", advice)
     return ok("sessions", "the direct address for long-lived sessions answers")
 
 

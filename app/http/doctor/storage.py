@@ -13,7 +13,8 @@ from pathlib import Path
 from app.database.programs import user_name
 from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
 from app.http.doctor.mounts import examine_mount
-from app.storage.filesystem import address, put, sync_folder
+from app.repository.presence import Blob, missing, missing_words
+from app.storage.filesystem import put, sync_folder
 from config import Settings
 
 # Nobody else may look into these.
@@ -26,7 +27,7 @@ FEW_FILES = 0.02
 class Expected:
     """What the database says of the files: some blobs (digest, row id, size), and the cluster's machines (empty on a single node)."""
 
-    blobs: Sequence[tuple[str, int, int]] = ()
+    blobs: Sequence[Blob] = ()
     hosts: frozenset[str] = frozenset()
 
 
@@ -42,22 +43,12 @@ def examine_storage(settings: Settings, expected: Expected) -> list[Finding]:
 
 def _present(data: Path, expected: Expected) -> Iterator[Finding]:
     """In a cluster each machine must see what any of them has stored."""
-    missing = [digest for digest, blob_id, size in expected.blobs if _size(data, digest, blob_id) != size]
-    if missing:
-        words = f"{len(missing)} of {len(expected.blobs)} files that were stored lately or long ago are not below {data.resolve()}/blobs"
+    if gone := missing(data, expected.blobs):
+        words = missing_words(data, gone, expected.blobs)
         shared, own = "mount one shared file system at `blobs` in each data directory", "set ARKVORY_DATA_DIR as the server has it"
         yield fail("blob store", words, f"{shared if expected.hosts else own}; `arkvory scrub` names what is really lost")
     elif expected.blobs:
         yield ok("blob store", f"{len(expected.blobs)} files that were stored lately or long ago are there")
-
-
-def _size(data: Path, digest: str, blob_id: int) -> int | None:
-    try:
-        # Opened, so that a network file system asks its server.
-        with open(address(data / "blobs" / "sha256", digest, blob_id), "rb") as file:
-            return os.fstat(file.fileno()).st_size
-    except OSError:
-        return None
 
 
 def existing(path: Path) -> Path:
