@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import http.client
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from app.cluster import localserver
 
 
 class BoundHandler(urllib.request.HTTPSHandler):
-    """Opens https addresses at servers with one of these certificates (SHA-256, in hexadecimal)."""
+    """Opens https addresses at servers with one of these certificates (SHA-256, in hexadecimal), asked for at each connection."""
 
-    def __init__(self, certificates: Sequence[str]) -> None:
+    def __init__(self, certificates: Callable[[], Sequence[str]]) -> None:
         self._bound_context = localserver.context()
         super().__init__(context=self._bound_context)
         self._certificates = certificates
@@ -26,7 +26,7 @@ class BoundHandler(urllib.request.HTTPSHandler):
         return self.do_open(self._connection, req)
 
     def _connection(self, host: str, **options: Any) -> http.client.HTTPSConnection:
-        return _Connection(self._certificates, host, context=self._bound_context, **options)
+        return _Connection(self._certificates(), host, context=self._bound_context, **options)
 
 
 class _Connection(http.client.HTTPSConnection):

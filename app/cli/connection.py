@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import secrets
@@ -69,7 +70,8 @@ class Target:
             ) from None
         if local is None:
             return None
-        return Running(local.url, Server(_http(local.url, token or local.secret, local=True, certificates=local.certificates)), local=True)
+        known = functools.partial(localserver.certificates, settings.data_dir, local.secret) if local.certificates else None
+        return Running(local.url, Server(_http(local.url, token or local.secret, local=True, certificates=known)), local=True)
 
     def _alone(self, settings: Settings, stack: contextlib.ExitStack) -> Server:
         if settings.database_url is None and not (settings.data_dir / "postgres").exists():
@@ -156,7 +158,7 @@ def _no_answer(url: str, error: Exception) -> Failed:
     return Failed(f"{url} does not answer: {reason}")
 
 
-def _http(url: str, token: str | None, *, local: bool = False, certificates: Sequence[str] = ()) -> Send:
+def _http(url: str, token: str | None, *, local: bool = False, certificates: Callable[[], Sequence[str]] | None = None) -> Send:
     import urllib.error
     import urllib.request
 
@@ -165,7 +167,7 @@ def _http(url: str, token: str | None, *, local: bool = False, certificates: Seq
         headers["Authorization"] = f"Bearer {token}"
     # A proxy of the environment is for the outside.
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if local else []
-    if certificates:
+    if certificates is not None:
         from app.cli.bound import BoundHandler
 
         handlers.append(BoundHandler(certificates))

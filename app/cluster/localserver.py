@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,8 +50,17 @@ def write(data_dir: Path, server: LocalServer, instance: str | None = None) -> N
 
 def read(data_dir: Path) -> LocalServer | None:
     """A server that left its address there and still answers to its secret. Raises PermissionError for another user's."""
+    return next((found for found in _all_left(data_dir) if _answers(found)), None)
+
+
+def certificates(data_dir: Path, secret: str) -> tuple[str, ...]:
+    """Those by which the server with this secret is known at this moment: it may have renewed them since it was found."""
+    return next((found.certificates for found in _all_left(data_dir) if found.secret == secret), ())
+
+
+def _all_left(data_dir: Path) -> Iterator[LocalServer]:
     left = (_left(path) for path in (data_dir / file_name(None), *sorted(data_dir.glob(file_name("*")))))
-    return next((found for found in left if found is not None and _answers(found)), None)
+    return (found for found in left if found is not None)
 
 
 def _left(path: Path) -> LocalServer | None:
