@@ -29,7 +29,10 @@
             │   └── DatabaseRefuses  it answers, but not to this address's user or for this database
             ├── OutcomeUnknown   the answer to COMMIT was lost and has not been found out yet
             ├── UploadGivenUp    another process took this one for dead and released what it receives
-            └── NotOwner         this process does not own the storage (any more)
+            ├── NotOwner         this process does not own the storage (any more)
+            └── UpstreamFailed   the upstream of a proxy gave no usable answer
+                ├── UpstreamBusy      it, or we for its sake, want a pause
+                └── UpstreamTimedOut  it did not answer in time
 
 Each class has a stable `code`, the one that the management API shows.
 """
@@ -199,3 +202,15 @@ class UploadGivenUp(Unavailable):
 
 class NotOwner(Unavailable):
     code = "not_owner"
+
+
+class UpstreamFailed(Unavailable):
+    code = "upstream_failed"
+
+
+class UpstreamBusy(UpstreamFailed):
+    code = "upstream_busy"
+
+
+class UpstreamTimedOut(UpstreamFailed):
+    code = "upstream_timed_out"

@@ -174,6 +174,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("secret_key", ("ARKVORY_SECRET_KEY",), None, _text,
             "signs the short-lived tokens of container clients; empty: a key that is made beside the blobs"),
     Setting("password_length", ("ARKVORY_PASSWORD_LENGTH",), 1, _count(1, 256), "fewest characters of a new password"),
+    Setting("secret_key", ("ARKVORY_SECRET_KEY",), None, _text,
+            "text from which the key of the upstreams' credentials is made; empty: a key in the data directory"),
     Setting("login_failures_per_name", ("ARKVORY_LOGIN_FAILURES_PER_NAME",), 20, _count(0),
             "wrong passwords of one user name before the answer is 429; 0: no limit"),
     Setting("login_failures_per_address", ("ARKVORY_LOGIN_FAILURES_PER_ADDRESS",), 100, _count(0),
@@ -233,6 +235,7 @@ class Settings:
     admin_password: str | None
     secret_key: str | None
     password_length: int
+    secret_key: str | None
     login_failures_per_name: int
     login_failures_per_address: int
     login_window_seconds: float
@@ -306,7 +309,7 @@ def _value(setting: Setting, environment: Mapping[str, str]) -> Any:
         try:
             return setting.read(text)
         except ValueError as error:
-            shown = "its value" if "PASSWORD" in variable or "URL" in variable or "TOKEN" in variable else repr(text)
+            shown = "its value" if "PASSWORD" in variable or "URL" in variable or "TOKEN" in variable or "SECRET" in variable else repr(text)
             raise SettingError(f"{variable}: cannot use {shown}: {error} ({setting.meaning})") from None
     return setting.default
 

@@ -16,7 +16,8 @@ from app.errors import Invalid
 from app.http.responses import json_time
 from app.repository.formats import FORMATS, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.names import check_path
-from app.repository.registry import LONGEST_PATTERN, MOST_PATTERNS, MOST_QUOTA, STATUSES
+from app.repository.registry import LONGEST_PATTERN, LONGEST_TTL, MOST_PATTERNS, MOST_QUOTA, STATUSES
+from app.upstream.upstream import MOST_CONNECTIONS
 
 MIB = 1024 * 1024
 
@@ -102,17 +103,39 @@ class SettingsIn(Schema):
         validate=Length(0, MOST_PATTERNS),
         metadata={"description": "of OCI repositories: patterns of tags that stay what they are, such as v*"},
     )
+    mutable_ttl = _whole(
+        0, LONGEST_TTL, allow_none=True, metadata={"description": "of proxies: seconds until a copy is compared with the upstream's"}
+    )
+    miss_ttl = _whole(
+        0, LONGEST_TTL, allow_none=True, metadata={"description": "of proxies: seconds for which the upstream's 404 is remembered"}
+    )
+    caching = Flag(allow_none=True, metadata={"description": "of proxies: whether what is fetched is stored"})
+
+
+class UpstreamIn(Schema):
+    username = Words(allow_none=True)
+    password = Words(allow_none=True, metadata={"description": "kept encrypted, never shown"})
+    headers = fields.Dict(Words(), Words(), allow_none=True, metadata={"description": "sent to the upstream alone; values are never shown"})
+    ca = Words(allow_none=True, metadata={"description": "PEM text of certificates that the upstream's is checked by too"})
+    http_proxy = Words(allow_none=True)
+    connect_seconds = fields.Float(allow_none=True)
+    read_seconds = fields.Float(allow_none=True)
+    connections = _whole(1, MOST_CONNECTIONS, allow_none=True)
 
 
 class NewRepositoryIn(Schema):
     name = Words(required=True)
     format = fields.String(required=True, validate=OneOf(list(FORMATS)))
-    kind = fields.String(load_default="hosted", validate=OneOf(("hosted",), error="{input} repositories are not in this release: hosted."))
+    kind = fields.String(
+        load_default="hosted", validate=OneOf(("hosted", "proxy"), error="{input} repositories are not in this release: hosted, proxy.")
+    )
     public = Flag(load_default=False)
     status = fields.String(load_default="online", validate=OneOf(STATUSES))
     quota_bytes = _whole(0, MOST_QUOTA, load_default=None, allow_none=True)
     settings = fields.Nested(SettingsIn, load_default=dict)
     host = Words(load_default=None, allow_none=True, metadata={"description": "of OCI repositories: a host name that means this one"})
+    upstream_url = Words(load_default=None, allow_none=True, metadata={"description": "of proxies: where they fetch from"})
+    upstream = fields.Nested(UpstreamIn, load_default=None, allow_none=True)
 
 
 class RepositoryChangeIn(Schema):
@@ -122,6 +145,8 @@ class RepositoryChangeIn(Schema):
     quota_bytes = _whole(0, MOST_QUOTA, allow_none=True)
     settings = fields.Nested(SettingsIn)
     host = Words(allow_none=True)
+    upstream_url = Words()
+    upstream = fields.Nested(UpstreamIn)
 
 
 class EpochsOut(Schema):
@@ -140,6 +165,8 @@ class RepositoryOut(Schema):
     quota_bytes = fields.Integer(allow_none=True)
     settings = fields.Dict()
     host = fields.String(allow_none=True)
+    upstream_url = fields.String(allow_none=True)
+    upstream = fields.Dict(allow_none=True, metadata={"description": "of proxies, without what is secret"})
     epochs = fields.Nested(EpochsOut)
     creator = fields.String(allow_none=True)
     created_at = Instant()

@@ -10,6 +10,7 @@ import click
 from app.cli.connection import Server
 from app.cli.options import Verbs, ask, confirmed, limit, permission_arguments, permission_option
 from app.cli.output import field, on_server, prints, say, show, show_list, size
+from app.cli.upstreams import UpstreamOptions, upstream_options
 
 FORMAT = click.Choice(["raw", "maven", "npm", "oci", "pypi"])
 PERMISSIONS = ("read", "write", "delete", "manage")
@@ -70,6 +71,7 @@ def repo() -> None:
 @click.option("--version-policy", type=VERSION_POLICY, help="Which versions a Maven repository takes (mixed).")
 @_immutable_tags
 @click.option("--host", help="A host name that means this OCI repository: images without a prefix.")
+@upstream_options
 @prints
 @on_server
 def create_repository(
@@ -82,12 +84,13 @@ def create_repository(
     version_policy: str | None,
     immutable_tags: tuple[str, ...],
     host: str | None,
+    upstream: UpstreamOptions,
     as_json: bool,
 ) -> None:
-    """Create a hosted repository."""
+    """Create a repository: hosted, or with --upstream a proxy."""
     settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
-    body = {"name": name, "format": format_, "kind": "hosted", "public": public, "quota_bytes": quota, "settings": settings}
-    body |= _given(host=host)
+    body = {"name": name, "format": format_, "public": public, "quota_bytes": quota, "settings": settings | upstream.settings()}
+    body |= {"kind": "hosted" if upstream.upstream is None else "proxy"} | _given(host=host) | upstream.body()
     made = server.call("POST", "repositories", body=body)
     show(made, _REPOSITORY, as_json=as_json)
     if not as_json and urlsplit(made["url"]).hostname in {"127.0.0.1", "::1", "localhost"}:
@@ -126,6 +129,7 @@ def show_repository(server: Server, name: str, as_json: bool) -> None:
 @click.option("--no-immutable-tags", is_flag=True, help="Let all tags move again.")
 @click.option("--host", help="A host name that means this OCI repository.")
 @click.option("--no-host", is_flag=True, help="Let no host name mean it.")
+@upstream_options
 @prints
 @on_server
 def update_repository(
@@ -142,6 +146,7 @@ def update_repository(
     no_immutable_tags: bool,
     host: str | None,
     no_host: bool,
+    upstream: UpstreamOptions,
     as_json: bool,
 ) -> None:
     """Change a repository; binds on the next request."""
@@ -155,6 +160,8 @@ def update_repository(
     body |= {"host": None} if no_host else {}
     settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
     settings |= {"immutable_tags": None} if no_immutable_tags else {}
+    settings |= upstream.settings()
+    body |= upstream.body()
     if settings:
         body["settings"] = settings
     show(server.call("PATCH", "repositories", name, body=body), _REPOSITORY, as_json=as_json)

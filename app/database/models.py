@@ -320,6 +320,30 @@ artifacts = Table(
     Index("ix_arkvory_artifacts_candidates", "candidate_at", postgresql_where=text("candidate_at is not null")),
 )
 
+# How a proxy speaks with its upstream: what anyone may see, and what is encrypted (upstream/upstream.py).
+upstreams = Table(
+    "arkvory_upstreams",
+    metadata,
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE"), primary_key=True),
+    Column("shown", JSONB, nullable=False),
+    Column("secret", Text),
+)
+
+# What a proxy knows of a local copy: the upstream's own validators, when it was compared last and is to be next. `source` is the
+# upstream's address then, `spelling` the encoded path by which it was asked.
+freshness = Table(
+    "arkvory_freshness",
+    metadata,
+    Column("artifact_id", BigInteger, ForeignKey("arkvory_artifacts.id", ondelete="CASCADE"), primary_key=True),
+    Column("source", Text, nullable=False),
+    Column("spelling", Text, nullable=False),
+    Column("etag", Text),
+    Column("last_modified", Text),
+    Column("immutable", Boolean, nullable=False),
+    _at("checked_at"),
+    _at("next_check_at"),
+)
+
 # What an artifact refers to, by path in its own repository; the kinds are told in `repository/references.py`.
 references = Table(
     "arkvory_references",

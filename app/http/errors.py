@@ -31,6 +31,9 @@ STATUS: dict[type[errors.ArkvoryError], int] = {
     errors.TooManyUploads: 429,
     errors.TooManyLogins: 429,
     errors.Unavailable: 503,
+    errors.UpstreamFailed: 502,
+    errors.UpstreamBusy: 503,
+    errors.UpstreamTimedOut: 504,
     errors.CapacitySpent: 507,
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -26,9 +26,14 @@ from app.errors import AlreadyExists, Invalid, NotFound
 from app.repository.formats import FORMATS, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.names import check_repository_name
 from app.repository.writable import require_writable
+from app.upstream import upstream as upstreams
+from app.upstream.secrets import Secrets
 from config import Settings
 
 KINDS = ("hosted", "proxy", "group")
+# Formats that may have an upstream.
+PROXIED = ("raw",)
+LONGEST_TTL = 366 * 86400
 STATUSES = ("online", "offline", "maintenance")
 MOST_QUOTA = 2**63 - 1
 MOST_PATTERNS, LONGEST_PATTERN = 100, 200
@@ -49,16 +54,19 @@ class NewRepository:
     settings: Mapping[str, Any] | None = None
     # A host name whose addresses all mean this repository.
     host: str | None = None
+    # A proxy's: where it fetches from, and how (`upstream/upstream.py`).
+    upstream_url: str | None = None
+    upstream: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryChange:
-    """What to change; absent keys stay as they are. `settings` are merged in, null removes one."""
+    """What to change; absent keys stay as they are. `settings` and `upstream` are merged in, null removes one."""
 
     values: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        assert set(self.values) <= {"name", "status", "public", "quota_bytes", "settings", "host"}
+        assert set(self.values) <= {"name", "status", "public", "quota_bytes", "settings", "host", "upstream_url", "upstream"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +84,17 @@ class Repository:
     created_at: datetime
     updated_at: datetime
     host: str | None
+    upstream_url: str | None
+    # Without anything secret.
+    upstream: Mapping[str, Any] | None
     epochs: Epochs
 
     @property
     def address(self) -> str:
         return FORMATS[self.format].address(self.name)
+
+
+_Values = dict[str, Any]
 
 
 class Registry:
@@ -92,18 +106,24 @@ class Registry:
         self._transactions = transactions
         self._access = access
         self._authority = Authority(access.identities)
+        self._secrets = Secrets(settings)
 
     def create(self, caller: Caller, new: NewRepository) -> Repository:
         """Raises Invalid with the field, AlreadyExists, Forbidden or Unauthenticated."""
         _check(new)
+        described = upstreams.merged({}, new.upstream or {})
         with self._transactions.begin() as transaction:
             connection = transaction.connection
             creator_id = self._creator(connection, caller)
             transaction.order.reach(Step.REPOSITORY_ROW)
-            values = asdict(new) | {"settings": json.dumps(dict(new.settings or {})), "creator": creator_id}
+            settings = dict(new.settings or {})
+            values = asdict(new) | {"settings": json.dumps(settings), "caching": _caches(settings), "creator": creator_id}
+            values["upstream_url"] = None if new.upstream_url is None else upstreams.check_url(new.upstream_url)
             made = connection.execute(_INSERT, values).scalar()
             if made is None:
                 raise AlreadyExists(_taken(connection, new.name, new.host))
+            if new.kind == "proxy":
+                upstreams.write(connection, self._secrets, made, described)
             if new.host is not None:
                 transaction.advance_installation()
             transaction.take_name(made)
@@ -138,9 +158,12 @@ class Registry:
             self._still_managed(connection, caller, name, found.id)
             before = _read(connection, name)
             after = _changed(before, change)
-            _advance(transaction, found.id, before, after)
+            described = self._described(connection, found.id, before, change)
+            _advance(transaction, found.id, before, after, described=described is not None)
             if after != _values(before):
                 _write(connection, found.id, after)
+            if described is not None:
+                upstreams.write(connection, self._secrets, found.id, described)
             if _moves_host(before, after):
                 transaction.advance_installation()
             shown = _read(connection, after["name"])
@@ -162,6 +185,19 @@ class Registry:
             )
             if before.host is not None:
                 transaction.advance_installation()
+
+    def _described(
+        self, connection: Connection, repository_id: int, before: Repository, change: RepositoryChange
+    ) -> dict[str, Any] | None:
+        """The upstream as it is to be; null when nothing about it changes."""
+        wanted, url = change.values.get("upstream"), change.values.get("upstream_url")
+        moved = url is not None and before.upstream_url is not None and upstreams.origin(url) != upstreams.origin(before.upstream_url)
+        if not moved and not wanted:
+            return None
+        if before.kind != "proxy":
+            raise Invalid(f"a {before.kind} repository has no upstream", field="upstream")
+        former = upstreams.values(connection, self._secrets, repository_id)
+        return upstreams.merged(upstreams.kept(former, wanted or {}, moved=moved), wanted or {})
 
     def _creator(self, connection: Connection, caller: Caller) -> int | None:
         """Who the creator is to be; null for a command on this machine, which has no account."""
@@ -186,29 +222,80 @@ def _check(new: NewRepository) -> None:
     if new.format not in FORMATS:
         raise Invalid(f"the format is one of {', '.join(FORMATS)}", field="format")
     if new.kind not in KINDS:
-        raise Invalid("the kind is hosted", field="kind")
-    if new.kind != "hosted":
-        raise Invalid(f"{new.kind} repositories are not in this release; the kind is hosted", field="kind")
-    _check_values(new.format, new.status, new.quota_bytes, new.settings or {}, new.host)
+        raise Invalid("the kind is hosted or proxy", field="kind")
+    if new.kind == "group":
+        raise Invalid("group repositories are not in this release; the kind is hosted or proxy", field="kind")
+    if new.kind == "proxy" and new.format not in PROXIED:
+        raise Invalid(f"proxies of the format {new.format} are not in this release; there are: {', '.join(PROXIED)}", field="kind")
+    if new.upstream is not None and new.kind != "proxy":
+        raise Invalid(f"a {new.kind} repository has no upstream", field="upstream")
+    _check_values(_Kind(new.format, new.kind), asdict(new) | {"settings": new.settings or {}})
 
 
-def _check_values(format: str, status: str, quota_bytes: int | None, settings: Mapping[str, Any], host: str | None) -> None:
-    if status not in STATUSES:
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What of a repository never changes."""
+
+    format: str
+    kind: str
+
+
+def _check_values(of: _Kind, values: _Values) -> None:
+    if values["status"] not in STATUSES:
         raise Invalid(f"the status is one of {', '.join(STATUSES)}", field="status")
-    if quota_bytes is not None and not 0 <= quota_bytes <= MOST_QUOTA:
+    quota = values["quota_bytes"]
+    if quota is not None and not 0 <= quota <= MOST_QUOTA:
         raise Invalid("the quota is a number of bytes, 0 (nothing fits) or more, or null (none)", field="quota_bytes")
-    if host is not None:
-        _check_host(format, host)
-    known = {"write_policy": WRITE_POLICIES} | ({"version_policy": VERSION_POLICIES} if FORMATS[format].snapshots else {})
-    settings = dict(settings)
-    if FORMATS[format].tags is not None:
-        _check_patterns(settings.pop("immutable_tags", None))
+    if values["host"] is not None:
+        _check_host(of.format, values["host"])
+    if of.kind == "proxy":
+        upstreams.check_url(values["upstream_url"])
+    elif values["upstream_url"] is not None:
+        raise Invalid(f"a {of.kind} repository has no upstream", field="upstream_url")
+    _check_settings(of, values["settings"])
+
+
+def _check_settings(of: _Kind, settings: Mapping[str, Any]) -> None:
+    known = _settings_of(of)
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        raise Invalid(f"hosted {format} repositories have no setting {unknown[0]!r}; there is: {', '.join(known)}", field="settings")
+        raise Invalid(f"{of.kind} {of.format} repositories have no setting {unknown[0]!r}; there is: {', '.join(known)}", field="settings")
     for name, value in settings.items():
-        if value not in known[name]:
-            raise Invalid(f"{name} is one of {', '.join(known[name])}", field=f"settings.{name}")
+        known[name](name, value)
+
+
+def _settings_of(of: _Kind) -> Mapping[str, Callable[[str, Any], None]]:
+    """The settings that such a repository has, with what checks each."""
+    if of.kind == "proxy":
+        return {"mutable_ttl": _check_seconds, "miss_ttl": _check_seconds, "caching": _check_flag}
+    known = {"write_policy": _one_of(WRITE_POLICIES)}
+    if FORMATS[of.format].snapshots:
+        known["version_policy"] = _one_of(VERSION_POLICIES)
+    if FORMATS[of.format].tags is not None:
+        known["immutable_tags"] = _check_patterns
+    return known
+
+
+def _one_of(values: Sequence[str]) -> Callable[[str, Any], None]:
+    def check(name: str, value: Any) -> None:
+        if value not in values:
+            raise Invalid(f"{name} is one of {', '.join(values)}", field=f"settings.{name}")
+
+    return check
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LONGEST_TTL:
+        raise Invalid(f"{name} is a number of seconds, from 0 to {LONGEST_TTL}", field=f"settings.{name}")
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise Invalid(f"{name} is true or false", field=f"settings.{name}")
+
+
+def _caches(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("caching", True))
 
 
 def _check_host(format: str, host: str) -> None:
@@ -218,30 +305,27 @@ def _check_host(format: str, host: str) -> None:
         raise Invalid("a host is a name such as images.example.org, in lower case and without a port", field="host")
 
 
-def _check_patterns(patterns: Any) -> None:
-    if patterns is None:
-        return
+def _check_patterns(name: str, patterns: Any) -> None:
     sound = isinstance(patterns, list) and len(patterns) <= MOST_PATTERNS and all(isinstance(each, str) and each for each in patterns)
     if not sound or any(len(each) > LONGEST_PATTERN for each in patterns):
-        raise Invalid(f"immutable_tags are at most {MOST_PATTERNS} patterns of tags, such as v*", field="settings.immutable_tags")
-
-
-_Values = dict[str, Any]
+        raise Invalid(f"immutable_tags are at most {MOST_PATTERNS} patterns of tags, such as v*", field=f"settings.{name}")
 
 
 def _changed(before: Repository, change: RepositoryChange) -> _Values:
     """All values after the change. Raises Invalid."""
-    wanted = dict(change.values)
+    wanted = {name: value for name, value in change.values.items() if name != "upstream"}
     merged = {**before.settings, **(wanted.pop("settings", None) or {})}
     settings = {key: value for key, value in merged.items() if value is not None}
     after = _values(before) | wanted | {"settings": settings}
     check_repository_name(after["name"])
-    _check_values(before.format, after["status"], after["quota_bytes"], settings, after["host"])
+    _check_values(_Kind(before.format, before.kind), after)
+    if after["upstream_url"] is not None:
+        after["upstream_url"] = upstreams.check_url(after["upstream_url"])
     return after
 
 
 def _values(repository: Repository) -> _Values:
-    return {name: getattr(repository, name) for name in ("name", "status", "public", "quota_bytes", "settings", "host")}
+    return {name: getattr(repository, name) for name in ("name", "status", "public", "quota_bytes", "settings", "host", "upstream_url")}
 
 
 def _moves_host(before: Repository, after: _Values) -> bool:
@@ -249,10 +333,10 @@ def _moves_host(before: Repository, after: _Values) -> bool:
     return before.host != after["host"] or (before.host is not None and before.name != after["name"])
 
 
-def _advance(transaction: Transaction, repository_id: int, before: Repository, after: _Values) -> None:
+def _advance(transaction: Transaction, repository_id: int, before: Repository, after: _Values, *, described: bool) -> None:
     """The quota is read by admission alone, under its own lock: no epoch moves with it."""
     moved = {name for name, value in _values(before).items() if value != after[name]}
-    classes = {"metadata"} if moved & {"name", "status", "settings", "host"} else set()
+    classes = {"metadata"} if described or moved & {"name", "status", "settings", "host", "upstream_url"} else set()
     if "public" in moved:
         classes |= {"metadata", "authorization"}
     if "name" in moved and _is_taken(transaction.connection, after["name"]):
@@ -273,9 +357,10 @@ def _write(connection: Connection, repository_id: int, after: _Values) -> None:
         connection.execute(
             text(
                 "update arkvory_repositories set name = :name, status = :status, public = :public, quota_bytes = :quota_bytes, "
-                "settings = cast(:settings as jsonb), host = :host, updated_at = now() where id = :id"
+                "settings = cast(:settings as jsonb), host = :host, upstream_url = :upstream_url, caching_allowed = :caching, "
+                "updated_at = now() where id = :id"
             ),
-            after | {"settings": json.dumps(after["settings"]), "id": repository_id},
+            after | {"settings": json.dumps(after["settings"]), "caching": _caches(after["settings"]), "id": repository_id},
         )
     except IntegrityError as error:
         if "live_host" in str(error.orig):
@@ -292,19 +377,21 @@ def _taken(connection: Connection, name: str, host: str | None) -> str:
 
 
 _INSERT = text(
-    "insert into arkvory_repositories (name, format, kind, public, status, quota_bytes, settings, host, creator_id) "
-    "values (:name, :format, :kind, :public, :status, :quota_bytes, cast(:settings as jsonb), :host, :creator) "
+    "insert into arkvory_repositories (name, format, kind, public, status, quota_bytes, settings, host, creator_id, upstream_url, "
+    "caching_allowed) values (:name, :format, :kind, :public, :status, :quota_bytes, cast(:settings as jsonb), :host, :creator, "
+    ":upstream_url, :caching) "
     "on conflict do nothing returning id"
 )
 _REPOSITORIES = (
     "select r.name, r.format, r.kind, r.status, r.public, r.quota_bytes, r.settings, u.name as creator, r.created_at, r.updated_at, "
-    "r.host, r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch "
-    "from arkvory_repositories r left join arkvory_users u on u.id = r.creator_id where r.tenant = 'default' and r.deleted_at is null"
+    "r.host, r.upstream_url, up.shown as upstream, r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch "
+    "from arkvory_repositories r left join arkvory_users u on u.id = r.creator_id "
+    "left join arkvory_upstreams up on up.repository_id = r.id where r.tenant = 'default' and r.deleted_at is null"
 )
 
 
 def _shown(row: Row[Any]) -> Repository:
-    values: list[Any] = [*row[:11], Epochs._make(row[11:15])]
+    values: list[Any] = [*row[:13], Epochs._make(row[13:17])]
     return Repository(*values)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import gevent
 import pytest
 
 from app.access.identity import Caller
-from app.errors import AlreadyExists, ArkvoryError, Forbidden, Invalid, NotFound, Unauthenticated
+from app.errors import AlreadyExists, ArkvoryError, Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 from app.repository.registry import NewRepository, RepositoryChange
 from tests.support.house import ADMIN, NOBODY, House
 
@@ -43,7 +44,21 @@ def test_a_name_that_is_no_name_is_refused(house: House, name: str) -> None:
     ("fields", "field"),
     [
         ({"format": "zip"}, "format"),
-        ({"kind": "proxy"}, "kind"),
+        ({"kind": "proxy"}, "upstream_url"),
+        ({"kind": "proxy", "upstream_url": "https://u:p@there"}, "upstream_url"),
+        ({"kind": "proxy", "upstream_url": "ftp://there"}, "upstream_url"),
+        ({"kind": "proxy", "upstream_url": "https://there/?a=b"}, "upstream_url"),
+        ({"kind": "proxy", "upstream_url": "https://there", "format": "oci"}, "kind"),
+        ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"colour": "red"}}, "upstream.colour"),
+        ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"password": "p"}}, "upstream.username"),
+        ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"headers": {"Host": "x"}}}, "upstream.headers"),
+        ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"headers": {"X": "a\r\nb"}}}, "upstream.headers"),
+        ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"ca": "none"}}, "upstream.ca"),
+        ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"read_seconds": 0}}, "upstream.read_seconds"),
+        ({"kind": "proxy", "upstream_url": "https://there", "settings": {"mutable_ttl": -1}}, "settings.mutable_ttl"),
+        ({"kind": "proxy", "upstream_url": "https://there", "settings": {"write_policy": "once"}}, "settings"),
+        ({"upstream_url": "https://there"}, "upstream_url"),
+        ({"upstream": {"username": "u"}}, "upstream"),
         ({"kind": "group"}, "kind"),
         ({"kind": "other"}, "kind"),
         ({"status": "asleep"}, "status"),
@@ -200,3 +215,44 @@ def test_a_list_read_page_by_page_misses_and_repeats_nothing_that_was_there_all_
         after = str(page.after[0])
     assert seen == sorted(set(seen))
     assert {f"r{number:02}" for number in range(0, 20, 2)} <= set(seen)
+
+
+def test_credentials_of_an_upstream_are_kept_encrypted_and_never_shown(house: House) -> None:
+    described = {"username": "u", "password": "pass-word", "headers": {"X-Key": "key-value"}, "http_proxy": "http://a:secret@proxy:3128"}
+    house.repository("there", kind="proxy", upstream_url="https://there/x/", upstream=described, settings={"caching": False})
+    shown = house.registry.show(ADMIN, "there")
+    assert (shown.upstream_url, shown.kind) == ("https://there/x", "proxy")
+    assert shown.upstream == {"username": "u", "password": True, "headers": ["X-Key"], "http_proxy": "http://proxy:3128"}
+    stored = str(house.rows("select * from arkvory_upstreams")) + str(house.rows("select * from arkvory_repositories"))
+    assert not any(each in stored for each in ("pass-word", "key-value", "secret@"))
+    assert house.value("select caching_allowed from arkvory_repositories") is False
+    assert oct((house.folder / "secret.key").stat().st_mode)[-3:] == "600"
+
+
+def test_a_change_of_an_upstream_moves_the_metadata_epoch_and_keeps_the_rest(house: House) -> None:
+    house.repository("there", kind="proxy", upstream_url="https://there", upstream={"username": "u", "password": "p"})
+    before = house.epochs("there")
+    house.change("there", upstream={"connections": 4})
+    assert house.registry.show(ADMIN, "there").upstream == {"username": "u", "password": True, "connections": 4}
+    house.change("there", upstream_url="https://there/elsewhere")
+    assert house.registry.show(ADMIN, "there").upstream == {"username": "u", "password": True, "connections": 4}
+    assert house.epochs("there") == (before[0] + 2, *before[1:])
+
+
+def test_credentials_do_not_follow_to_another_host(house: House) -> None:
+    """Who may change the address could otherwise have them sent to a host of their own."""
+    house.repository("there", kind="proxy", upstream_url="https://there", upstream={"username": "u", "password": "p", "connections": 4})
+    house.change("there", upstream_url="https://other")
+    assert house.registry.show(ADMIN, "there").upstream == {"connections": 4}
+    house.change("there", upstream_url="https://third", upstream={"username": "v", "password": "q"})
+    assert house.registry.show(ADMIN, "there").upstream == {"username": "v", "password": True, "connections": 4}
+    house.change("there", upstream={"http_proxy": "http://elsewhere:3128"})
+    assert house.registry.show(ADMIN, "there").upstream == {"http_proxy": "http://elsewhere:3128", "connections": 4}
+
+
+def test_secrets_under_another_key_are_unreadable_and_said_so(make_house: Callable[..., House]) -> None:
+    first = make_house(ARKVORY_SECRET_KEY="one")
+    first.repository("there", kind="proxy", upstream_url="https://there", upstream={"username": "u", "password": "p"})
+    second = make_house(owns=False, ARKVORY_SECRET_KEY="another")
+    with pytest.raises(Unavailable, match="ARKVORY_SECRET_KEY"):
+        second.change("there", upstream={"connections": 4})

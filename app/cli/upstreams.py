@@ -1,0 +1,77 @@
+"""The options of `repo create` and `repo update` that speak of a proxy's upstream."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TextIO
+
+import click
+
+
+@dataclass(frozen=True)
+class UpstreamOptions:
+    """What was given of them; `password` true: to be asked for."""
+
+    upstream: str | None
+    upstream_user: str | None
+    upstream_password: bool
+    upstream_header: tuple[str, ...]
+    upstream_ca: TextIO | None
+    http_proxy: str | None
+    connections: int | None
+    mutable_ttl: int | None
+    miss_ttl: int | None
+    caching: bool | None
+
+    def body(self) -> dict[str, Any]:
+        """For the API: `upstream_url` and `upstream`, where something was said of them."""
+        described: dict[str, Any] = {"username": self.upstream_user, "http_proxy": self.http_proxy, "connections": self.connections}
+        if self.upstream_password:
+            described["password"] = click.prompt("Password at the upstream", hide_input=True)
+        if self.upstream_header:
+            described["headers"] = dict(_header(each) for each in self.upstream_header)
+        if self.upstream_ca is not None:
+            described["ca"] = self.upstream_ca.read()
+        described = {name: value for name, value in described.items() if value is not None}
+        told = {} if self.upstream is None else {"upstream_url": self.upstream}
+        return told | ({"upstream": described} if described else {})
+
+    def settings(self) -> dict[str, Any]:
+        found = {"mutable_ttl": self.mutable_ttl, "miss_ttl": self.miss_ttl, "caching": self.caching}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise click.UsageError("--upstream-header is NAME:VALUE")
+    return name.strip(), value.strip()
+
+
+_OPTIONS = (
+    click.option("--upstream", metavar="URL", help="Makes it a proxy of what is there."),
+    click.option("--upstream-user", metavar="NAME", help="User name at the upstream."),
+    click.option("--upstream-password", is_flag=True, help="Ask for the password at the upstream; it is kept encrypted."),
+    click.option("--upstream-header", multiple=True, metavar="NAME:VALUE", help="Sent to the upstream; may be given several times."),
+    click.option("--upstream-ca", type=click.File(), help="PEM file of certificates that the upstream's is checked by too."),
+    click.option("--http-proxy", metavar="URL", help="The HTTP proxy by which the upstream is reached."),
+    click.option("--connections", type=click.IntRange(1, 64), help="Most connections to the upstream at once (16)."),
+    click.option("--mutable-ttl", type=click.IntRange(0), metavar="SECONDS", help="Until a copy is compared with the upstream's (60)."),
+    click.option("--miss-ttl", type=click.IntRange(0), metavar="SECONDS", help="For which the upstream's 404 is remembered (60)."),
+    click.option("--caching/--no-caching", default=None, help="Whether what is fetched is stored."),
+)
+
+
+def upstream_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds them, handed over together as `upstream`."""
+
+    @functools.wraps(command)
+    def packed(**given: Any) -> Any:
+        own = {each.name: given.pop(each.name) for each in fields(UpstreamOptions)}
+        return command(upstream=UpstreamOptions(**own), **given)
+
+    for option in reversed(_OPTIONS):
+        packed = option(packed)
+    return packed

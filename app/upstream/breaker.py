@@ -1,0 +1,114 @@
+"""When an upstream is left alone: it asked for it, or it has failed again and again.
+
+One `Line` for each upstream and process: its breaker and its connections. The breaker opens after some failures in a row; when its time
+is over one request tries, and what becomes of that one decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Iterator
+
+import gevent
+from gevent.lock import BoundedSemaphore
+
+from app.errors import UpstreamBusy
+
+log = logging.getLogger(__name__)
+
+FAILURES = 5
+OPEN_SECONDS = 10.0
+LONGEST_PAUSE = 300.0
+# A pause that is over so soon is waited for, where there is nothing else to answer with.
+WAITED_SECONDS = 3.0
+CONNECTION_WAIT_SECONDS = 10.0
+
+
+class Breaker:
+    """`closed`, `open` or `half-open`; or `paused`, as the upstream wished."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._failures = 0
+        self._until = 0.0
+        self._paused_until = 0.0
+        self._trying = False
+
+    @property
+    def state(self) -> str:
+        now = time.monotonic()
+        if self._paused_until > now:
+            return "paused"
+        if self._failures < FAILURES:
+            return "closed"
+        return "open" if self._until > now else "half-open"
+
+    def admit(self, patient: bool) -> None:
+        """Returns when a request may be sent; `patient`: a short pause is waited for. Raises UpstreamBusy."""
+        pause = self._paused_until - time.monotonic()
+        if 0 < pause <= WAITED_SECONDS and patient:
+            gevent.sleep(pause)
+        state = self.state
+        if state == "paused":
+            raise UpstreamBusy("the upstream asked for a pause; try again shortly", _whole(self._paused_until))
+        if state == "open":
+            raise UpstreamBusy("the upstream failed several times in a row and is left alone for a moment", _whole(self._until))
+        if state == "half-open":
+            if self._trying:
+                raise UpstreamBusy("the upstream is just being tried again", 1)
+            self._trying = True
+
+    def succeeded(self) -> None:
+        """It answered, whatever it said."""
+        if self._failures >= FAILURES:
+            log.info("upstream %s answers again", self._name)
+        self._failures, self._trying = 0, False
+
+    def failed(self) -> None:
+        self._trying = False
+        self._failures += 1
+        if self._failures >= FAILURES:
+            log.warning("upstream %s failed %d times in a row: left alone for %g s", self._name, self._failures, OPEN_SECONDS)
+            self._until = time.monotonic() + OPEN_SECONDS
+
+    def given_up(self) -> None:
+        """Nobody waited for the answer."""
+        self._trying = False
+
+    def pause(self, seconds: float) -> None:
+        """It asked for it (Retry-After, RateLimit-Reset)."""
+        self._paused_until = max(self._paused_until, time.monotonic() + min(max(seconds, 0.0), LONGEST_PAUSE))
+
+
+def _whole(until: float) -> int:
+    return max(1, math.ceil(until - time.monotonic()))
+
+
+class Line:
+    """The breaker of an upstream and so many connections at once."""
+
+    def __init__(self, name: str, connections: int) -> None:
+        self.breaker = Breaker(name)
+        self.connections = connections
+        self._free = BoundedSemaphore(connections)
+
+    @contextlib.contextmanager
+    def connection(self, patient: bool) -> Iterator[None]:
+        """Hold one of them. Raises UpstreamBusy."""
+        self.breaker.admit(patient)
+        free = self._free
+        if not free.acquire(timeout=CONNECTION_WAIT_SECONDS if patient else 0.5):
+            self.breaker.given_up()
+            raise UpstreamBusy("all connections to the upstream are in use; try again shortly", 5)
+        try:
+            yield
+        finally:
+            free.release()
+
+    def resize(self, connections: int) -> None:
+        """For those that come from now on."""
+        if connections != self.connections:
+            self.connections, self._free = connections, BoundedSemaphore(connections)

@@ -1,0 +1,302 @@
+"""Asking an upstream for a file: one GET, its redirects followed by hand, the body read as it comes.
+
+Nothing of the environment is used (no `http_proxy`, no `.netrc`). Credentials and own headers go to the upstream's own origin alone.
+Whatever the upstream does there is an end: to connecting, to the head, to silence, to slowness.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import logging
+import ssl
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import urljoin, urlsplit
+
+import gevent
+import urllib3
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, ReadTimeoutError
+from urllib3.util import Retry, Timeout, make_headers
+
+from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut
+from app.upstream.breaker import Line
+from app.upstream.upstream import Upstream, origin
+
+log = logging.getLogger(__name__)
+
+PIECE = 1024 * 1024
+MOST_REDIRECTS = 5
+# A body below this rate, in bytes a second, counts as stalled once it has taken as long as one silence may.
+LEAST_RATE = 1024
+# Encoded although we asked for none: so much may come of it, or so many times its size.
+DECODED_BYTES, DECODED_TIMES = 16 * PIECE, 100
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_ABSENT = frozenset({404, 410})
+_REFUSED = frozenset({401, 403, 407})
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`path` is the encoded one, as it goes out. With a validator the answer may be that nothing has changed."""
+
+    path: str
+    etag: str | None = None
+    last_modified: str | None = None
+
+    @property
+    def conditional(self) -> bool:
+        return self.etag is not None or self.last_modified is not None
+
+
+class Answer:
+    """What the upstream says: `unchanged`, `absent`, or a body of `size` bytes (null: not told), read to its end by `read`."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, upstream: Upstream) -> None:
+        self._response = response
+        self._began = time.monotonic()
+        self._patience = upstream.read_seconds
+        self._taken = self._given = 0
+        self._announced = _length(response.headers.get("Content-Length"))
+        coding = response.headers.get("Content-Encoding", "identity").strip().lower()
+        self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS) if coding in {"gzip", "x-gzip"} else None
+        if self._decoder is None and coding not in {"identity", ""} and response.status == 200:
+            raise UpstreamFailed(f"the upstream sends its answer in the coding {coding!r}, which nobody asked for")
+
+    @property
+    def unchanged(self) -> bool:
+        return self._response.status == 304
+
+    @property
+    def absent(self) -> bool:
+        return self._response.status in _ABSENT
+
+    @property
+    def size(self) -> int | None:
+        return self._announced if self._decoder is None else None
+
+    @property
+    def content_type(self) -> str | None:
+        return self._response.headers.get("Content-Type")
+
+    @property
+    def etag(self) -> str | None:
+        """As it was sent, weak ones too: for the upstream, never for clients."""
+        return _short(self._response.headers.get("ETag"))
+
+    @property
+    def last_modified(self) -> str | None:
+        return _short(self._response.headers.get("Last-Modified"))
+
+    def read(self) -> bytes:
+        """The next bytes, as they come; none at the end. Raises UpstreamFailed (short, broken, a bomb) or UpstreamTimedOut."""
+        while True:
+            piece = self._next()
+            if self._decoder is None:
+                return piece
+            decoded = self._decode(piece)
+            if decoded or not piece:
+                return decoded
+
+    def _next(self) -> bytes:
+        if self._decoder is not None and self._decoder.unconsumed_tail:
+            return self._decoder.unconsumed_tail
+        with _answers_in_time():
+            # `None` where urllib3 has nothing any more.
+            piece = self._response.read1(PIECE) or b""
+        self._taken += len(piece)
+        if not piece and self._announced is not None and self._taken != self._announced:
+            raise UpstreamFailed(f"the upstream announced {self._announced} bytes and sent {self._taken}")
+        self._check_rate()
+        return piece
+
+    def _check_rate(self) -> None:
+        seconds = time.monotonic() - self._began
+        if seconds > self._patience and self._taken < LEAST_RATE * seconds:
+            raise UpstreamTimedOut(f"the upstream sent {self._taken} bytes in {seconds:.0f} s: that is too slow")
+
+    def _decode(self, piece: bytes) -> bytes:
+        assert self._decoder is not None
+        try:
+            decoded = self._decoder.decompress(piece, PIECE)
+        except zlib.error as error:
+            raise UpstreamFailed("the upstream's answer is said to be gzip, and is not") from error
+        self._given += len(decoded)
+        if self._given > max(DECODED_BYTES, DECODED_TIMES * self._taken):
+            raise UpstreamFailed("the upstream's answer grows beyond measure when it is decoded")
+        if not piece and not self._decoder.eof:
+            raise UpstreamFailed("the upstream's answer ends before its coding does")
+        return decoded
+
+
+class Client:
+    """Keeps connections open between fetches, and nothing that was a secret."""
+
+    def __init__(self) -> None:
+        self._managers: dict[tuple[str | None, int], urllib3.PoolManager] = {}
+
+    @contextlib.contextmanager
+    def get(self, upstream: Upstream, wanted: Wanted, line: Line, *, patient: bool = True) -> Iterator[Answer]:
+        """The upstream's answer, whose body is to be read inside; what is left of it is not waited for.
+
+        Raises UpstreamFailed, UpstreamBusy or UpstreamTimedOut; only 404 and 410 count as absence.
+        """
+        with line.connection(patient):
+            response = self._first(upstream, wanted, line)
+            try:
+                answer = _judged(response, wanted, line, upstream)
+                yield answer
+                line.breaker.succeeded()
+            except UpstreamFailed as error:
+                if not isinstance(error, UpstreamBusy | _Refused):
+                    line.breaker.failed()
+                raise
+            finally:
+                line.breaker.given_up()
+                # Back into the pool when it was read to its end.
+                response.close()
+
+    def _first(self, upstream: Upstream, wanted: Wanted, line: Line) -> urllib3.BaseHTTPResponse:
+        try:
+            with gevent.Timeout(upstream.connect_seconds + upstream.read_seconds, UpstreamTimedOut("the upstream did not answer in time")):
+                return self._follow(upstream, wanted)
+        except UpstreamFailed:
+            line.breaker.failed()
+            raise
+        finally:
+            line.breaker.given_up()
+
+    def _follow(self, upstream: Upstream, wanted: Wanted) -> urllib3.BaseHTTPResponse:
+        url, manager = f"{upstream.url}/{wanted.path}", self._manager(upstream)
+        for _ in range(MOST_REDIRECTS + 1):
+            with _answers_in_time():
+                response = manager.urlopen(
+                    "GET", url, headers=_headers(upstream, wanted, url), redirect=False, retries=_NO_RETRIES, preload_content=False,
+                    decode_content=False, timeout=Timeout(connect=upstream.connect_seconds, read=upstream.read_seconds),
+                )  # fmt: skip
+            target = response.headers.get("Location")
+            if response.status not in _REDIRECTS or target is None:
+                return response
+            response.close()
+            url = _redirected(url, target)
+        raise UpstreamFailed(f"the upstream redirects more than {MOST_REDIRECTS} times")
+
+    def _manager(self, upstream: Upstream) -> urllib3.PoolManager:
+        if upstream.http_proxy is not None:
+            # Its login would stay in a kept one.
+            return _through_proxy(upstream)
+        key = upstream.ca, upstream.connections
+        if key not in self._managers:
+            self._managers[key] = urllib3.PoolManager(16, maxsize=upstream.connections, ssl_context=_tls(upstream.ca))
+        return self._managers[key]
+
+
+_NO_RETRIES = Retry(total=False, redirect=False, raise_on_redirect=False)
+
+
+def _through_proxy(upstream: Upstream) -> urllib3.PoolManager:
+    assert upstream.http_proxy is not None
+    parts = urlsplit(upstream.http_proxy)
+    login = parts.netloc.rpartition("@")[0]
+    headers = make_headers(proxy_basic_auth=urllib3.util.url.unquote(login)) if login else None  # type: ignore[attr-defined]
+    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    return urllib3.ProxyManager(address, proxy_headers=headers, ssl_context=_tls(upstream.ca))
+
+
+def _tls(ca: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if ca is not None:
+        context.load_verify_locations(cadata=ca)
+    return context
+
+
+def _headers(upstream: Upstream, wanted: Wanted, url: str) -> dict[str, str]:
+    """Those that are for this address."""
+    headers = {"User-Agent": "Arkvory", "Accept": "*/*", "Accept-Encoding": "identity"}
+    if wanted.etag is not None:
+        headers["If-None-Match"] = wanted.etag
+    if wanted.last_modified is not None:
+        headers["If-Modified-Since"] = wanted.last_modified
+    if origin(url) == origin(upstream.url):
+        if upstream.username is not None:
+            headers |= {
+                name.title(): value for name, value in make_headers(basic_auth=f"{upstream.username}:{upstream.password or ''}").items()
+            }
+        headers |= upstream.headers
+    return headers
+
+
+def _redirected(url: str, target: str) -> str:
+    try:
+        found = urljoin(url, target)
+        parts = urlsplit(found)
+        sound = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise UpstreamFailed("the upstream redirects to an address that is none")
+    if urlsplit(url).scheme == "https" and parts.scheme != "https":
+        raise UpstreamFailed("the upstream redirects from https to http")
+    return found.partition("#")[0]
+
+
+def _judged(response: urllib3.BaseHTTPResponse, wanted: Wanted, line: Line, upstream: Upstream) -> Answer:
+    """Raises for every status that is neither a file, nor absence, nor the same as before."""
+    status = response.status
+    pause = _pause(response.headers, status)
+    if pause is not None:
+        line.breaker.pause(pause)
+    if status == 429 or (status == 503 and pause is not None):
+        raise UpstreamBusy(f"the upstream answers {status}; try again shortly", max(1, round(pause or 1)))
+    if status in _REFUSED:
+        raise _Refused(f"the upstream answers {status}: it refuses the credentials that it is asked with, or wants some")
+    if status == 200 or status in _ABSENT or (status == 304 and wanted.conditional):
+        return Answer(response, upstream)
+    raise UpstreamFailed(f"the upstream answers {status}")
+
+
+class _Refused(UpstreamFailed):
+    """An answer that says nothing against the upstream's health."""
+
+
+def _pause(headers: Mapping[str, str], status: int) -> float | None:
+    """Seconds for which the upstream does not want to be asked."""
+    told = headers.get("Retry-After")
+    if told is not None and status in {429, 503}:
+        return _seconds(told)
+    remaining, reset = headers.get("RateLimit-Remaining"), headers.get("RateLimit-Reset")
+    if remaining is not None and reset is not None and remaining.partition(";")[0].strip() == "0":
+        return _seconds(reset)
+    return None
+
+
+def _seconds(value: str) -> float | None:
+    """Of Retry-After: a number of them, or a date."""
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _length(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isascii() and value.isdecimal() else None
+
+
+def _short(value: str | None) -> str | None:
+    return value if value is not None and len(value) <= 1024 and value.isprintable() else None
+
+
+@contextlib.contextmanager
+def _answers_in_time() -> Iterator[None]:
+    """Turn what urllib3 raises into the domain's words."""
+    try:
+        yield
+    except (ConnectTimeoutError, ReadTimeoutError) as error:
+        raise UpstreamTimedOut("the upstream does not answer in time") from error
+    except (HTTPError, OSError, ValueError) as error:
+        log.info("upstream: %s", error)
+        raise UpstreamFailed("the upstream cannot be reached, or its answer broke off") from error

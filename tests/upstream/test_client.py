@@ -1,0 +1,255 @@
+"""DESIGN 6: what the client makes of whatever an upstream does, over real sockets."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import tracemalloc
+from collections.abc import Iterator
+
+import gevent
+import pytest
+from gevent import socket
+
+from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut
+from app.upstream.breaker import FAILURES, Line
+from app.upstream.client import Client, Wanted
+from app.upstream.upstream import Upstream
+from tests.support.upstreams import FakeUpstream, noise
+
+BODY = noise(300_000)
+
+
+@pytest.fixture
+def upstream() -> Iterator[FakeUpstream]:
+    running = FakeUpstream().start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def other() -> Iterator[FakeUpstream]:
+    running = FakeUpstream().start()
+    yield running
+    running.stop()
+
+
+def fetch(upstream: FakeUpstream | str, path: str = "file", line: Line | None = None, **fields: object) -> bytes:
+    wanted = Wanted(path, etag=fields.pop("etag", None))  # type: ignore[arg-type]
+    address = upstream if isinstance(upstream, str) else upstream.url
+    quick = {"connect_seconds": 2.0, "read_seconds": 1.0} | fields
+    with Client().get(Upstream(address, **quick), wanted, line or Line("it", 8)) as answer:  # type: ignore[arg-type]
+        if answer.unchanged or answer.absent:
+            return b"unchanged" if answer.unchanged else b"absent"
+        found = b""
+        while piece := answer.read():
+            found += piece
+        return found
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_arrives_whole(upstream: FakeUpstream, chunked: bool) -> None:
+    upstream.put("/file", BODY, chunked=chunked)
+    assert fetch(upstream) == BODY
+    assert upstream.asked[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_short_body_is_an_error_and_not_a_file(upstream: FakeUpstream, chunked: bool) -> None:
+    upstream.put("/file", BODY, chunked=chunked, truncate=70_000)
+    with pytest.raises(UpstreamFailed):
+        fetch(upstream)
+
+
+def test_bytes_behind_a_body_are_no_answer_to_the_next_request(upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY + b"HTTP/1.1 200 Fine\r\nContent-Length: 4\r\n\r\nevil", length=len(BODY))
+    upstream.put("/next", b"good")
+    client, line = Client(), Line("it", 8)
+    for path, body in (("file", BODY), ("next", b"good")):
+        with client.get(Upstream(upstream.url), Wanted(path), line) as answer:
+            assert b"".join(iter(answer.read, b"")) == body
+
+
+def test_the_path_goes_out_as_it_was_spelled(upstream: FakeUpstream) -> None:
+    for path in ("a%2Bb.whl", "a+b.whl", "a%20b/%C3%9C%5B1%5D", "x%2Fy", "a~b!$&'()*,;=:@"):
+        upstream.put(f"/{path}", path.encode())
+        assert fetch(upstream, path) == path.encode()
+        assert upstream.asked[-1].target == f"/{path}"
+
+
+def test_the_same_as_before_and_absence_are_told_apart(upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY, etag='"v1"')
+    assert fetch(upstream, etag='"v1"') == b"unchanged"
+    assert fetch(upstream, etag='"v0"') == BODY
+    for status in (404, 410):
+        upstream.put("/file", status=status)
+        assert fetch(upstream) == b"absent"
+
+
+@pytest.mark.parametrize("status", [204, 206, 304, 400, 401, 403, 407, 418, 500, 502, 504, 302])
+def test_every_other_status_is_a_failure_and_never_absence(upstream: FakeUpstream, status: int) -> None:
+    upstream.put("/file", b"text", status=status)
+    with pytest.raises(UpstreamFailed):
+        fetch(upstream)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_pause_that_the_upstream_asks_for_is_kept(upstream: FakeUpstream, status: int) -> None:
+    upstream.put("/file", BODY)
+    upstream.put("/file", status=status, headers={"Retry-After": "60"}, times=1)
+    line = Line("it", 8)
+    for _ in range(2):
+        with pytest.raises(UpstreamBusy) as raised:
+            fetch(upstream, line=line)
+        assert 55 <= raised.value.retry_after <= 60
+    assert len(upstream.asked) == 1
+    assert line.breaker.state == "paused"
+
+
+def test_a_short_pause_is_waited_for(upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY)
+    upstream.put("/file", status=429, headers={"Retry-After": "1"}, times=1)
+    line = Line("it", 8)
+    with pytest.raises(UpstreamBusy):
+        fetch(upstream, line=line)
+    assert fetch(upstream, line=line) == BODY
+
+
+def test_a_spent_rate_limit_is_a_pause(upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY, headers={"RateLimit-Remaining": "0", "RateLimit-Reset": "30"})
+    line = Line("it", 8)
+    assert fetch(upstream, line=line) == BODY
+    with pytest.raises(UpstreamBusy):
+        fetch(upstream, line=line)
+
+
+def test_silence_has_an_end(upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY, delay=30)
+    with gevent.Timeout(5), pytest.raises(UpstreamTimedOut):
+        fetch(upstream)
+    upstream.put("/file", BODY, pause=30)
+    with gevent.Timeout(5), pytest.raises(UpstreamTimedOut):
+        fetch(upstream)
+
+
+def test_a_head_that_never_ends_has_an_end() -> None:
+    def drip(client: socket.socket, _address: object) -> None:
+        client.sendall(b"HTTP/1.1 200 Fine\r\n")
+        while True:
+            client.sendall(b"X-More: 1\r\n")
+            gevent.sleep(0.3)
+
+    server = gevent.server.StreamServer(("127.0.0.1", 0), drip)
+    server.start()
+    try:
+        with gevent.Timeout(6), pytest.raises(UpstreamFailed):
+            fetch(f"http://127.0.0.1:{server.server_port}")
+    finally:
+        server.stop(timeout=0.1)
+
+
+def test_a_trickle_has_an_end(upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY, piece=10, pause=0.2)
+    with gevent.Timeout(8), pytest.raises(UpstreamTimedOut):
+        fetch(upstream)
+
+
+def test_nobody_there_is_a_failure_at_once(upstream: FakeUpstream) -> None:
+    upstream.stop()
+    with gevent.Timeout(3), pytest.raises(UpstreamFailed):
+        fetch(upstream)
+    upstream.start()
+
+
+def test_after_some_failures_in_a_row_it_is_left_alone(upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.upstream.breaker.OPEN_SECONDS", 0.3)
+    upstream.put("/file", status=500)
+    line = Line("it", 8)
+    for _ in range(FAILURES):
+        with pytest.raises(UpstreamFailed):
+            fetch(upstream, line=line)
+    with pytest.raises(UpstreamBusy):
+        fetch(upstream, line=line)
+    assert (len(upstream.asked), line.breaker.state) == (FAILURES, "open")
+    gevent.sleep(0.4)
+    assert line.breaker.state == "half-open"
+    with pytest.raises(UpstreamFailed):
+        fetch(upstream, line=line)
+    assert line.breaker.state == "open"
+    upstream.put("/file", BODY)
+    gevent.sleep(0.4)
+    assert (fetch(upstream, line=line), line.breaker.state) == (BODY, "closed")
+
+
+def test_credentials_and_headers_go_to_the_upstream_and_to_no_other_host(upstream: FakeUpstream, other: FakeUpstream) -> None:
+    """HO-X-9."""
+    basic = "Basic " + base64.b64encode(b"u:p").decode()
+    upstream.put("/file", status=307, headers={"Location": "/second"}, auth=basic)
+    upstream.put("/second", status=302, headers={"Location": f"{other.url}/x?sig=1"}, auth=basic)
+    other.put("/x?sig=1", BODY)
+    assert fetch(upstream, username="u", password="p", headers={"X-Key": "k"}) == BODY
+    assert [each.headers.get("authorization") for each in upstream.asked] == [basic, basic]
+    assert [each.headers.get("x-key") for each in upstream.asked] == ["k", "k"]
+    assert {"authorization", "x-key"}.isdisjoint(other.asked[0].headers)
+
+
+def test_a_loop_of_redirects_ends(upstream: FakeUpstream) -> None:
+    upstream.put("/file", status=302, headers={"Location": "/file"})
+    with pytest.raises(UpstreamFailed):
+        fetch(upstream)
+    assert len(upstream.asked) == 6
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "http://", "//[", "ftp://127.0.0.1/x"])
+def test_a_redirect_to_no_address_is_refused(upstream: FakeUpstream, target: str) -> None:
+    upstream.put("/file", status=302, headers={"Location": target})
+    with pytest.raises(UpstreamFailed):
+        fetch(upstream)
+
+
+def test_what_is_encoded_all_the_same_is_decoded(upstream: FakeUpstream) -> None:
+    upstream.put("/file", gzip.compress(BODY), headers={"Content-Encoding": "gzip"})
+    assert fetch(upstream) == BODY
+    upstream.put("/file", gzip.compress(BODY)[:-9], headers={"Content-Encoding": "gzip"})
+    with pytest.raises(UpstreamFailed):
+        fetch(upstream)
+    upstream.put("/file", BODY, headers={"Content-Encoding": "br"})
+    with pytest.raises(UpstreamFailed):
+        fetch(upstream)
+
+
+def test_a_bomb_is_refused_in_flat_memory(upstream: FakeUpstream) -> None:
+    upstream.put("/file", gzip.compress(bytes(200 * 1024 * 1024), 9), headers={"Content-Encoding": "gzip"})
+    taken = 0
+
+    def read() -> None:
+        nonlocal taken
+        with Client().get(Upstream(upstream.url), Wanted("file"), Line("it", 1)) as answer:
+            while piece := answer.read():
+                taken += len(piece)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(UpstreamFailed):
+            read()
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+    assert taken <= 32 * 1024 * 1024
+
+
+def test_no_more_connections_than_the_upstream_may_get(upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY, pause=0.02)
+    line, at_once, most = Line("it", 2), 0, 0
+
+    def get() -> None:
+        nonlocal at_once, most
+        with Client().get(Upstream(upstream.url), Wanted("file"), line) as answer:
+            at_once += 1
+            most = max(most, at_once)
+            while answer.read():
+                pass
+            at_once -= 1
+
+    gevent.joinall([gevent.spawn(get) for _ in range(10)], raise_error=True)
+    assert most == 2
