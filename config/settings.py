@@ -172,10 +172,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("repository_creation", ("ARKVORY_REPOSITORY_CREATION",), "administrators", _creators, "who may create repositories: `administrators` or `signed-in`"),
     Setting("admin_password", ("ARKVORY_ADMIN_PASSWORD",), None, _text, "password of `admin` at the first start; empty: a random one, printed once"),
     Setting("secret_key", ("ARKVORY_SECRET_KEY",), None, _text,
-            "signs the short-lived tokens of container clients; empty: a key that is made beside the blobs"),
+            "signs the short-lived tokens of container clients, encrypts credentials of upstreams; empty: a key that is made beside the blobs"),
     Setting("password_length", ("ARKVORY_PASSWORD_LENGTH",), 1, _count(1, 256), "fewest characters of a new password"),
-    Setting("secret_key", ("ARKVORY_SECRET_KEY",), None, _text,
-            "text from which the key of the upstreams' credentials is made; empty: a key in the data directory"),
     Setting("login_failures_per_name", ("ARKVORY_LOGIN_FAILURES_PER_NAME",), 20, _count(0),
             "wrong passwords of one user name before the answer is 429; 0: no limit"),
     Setting("login_failures_per_address", ("ARKVORY_LOGIN_FAILURES_PER_ADDRESS",), 100, _count(0),
@@ -235,7 +233,6 @@ class Settings:
     admin_password: str | None
     secret_key: str | None
     password_length: int
-    secret_key: str | None
     login_failures_per_name: int
     login_failures_per_address: int
     login_window_seconds: float

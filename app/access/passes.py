@@ -12,15 +12,14 @@ import hashlib
 import hmac
 import json
 import os
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from app.access.identity import Identities, Identity, Reference, reference_to
 from app.errors import Unauthenticated
+from app.storage.secret import secret_of
 from config import Settings
 
 PREFIX = "arkp_"
@@ -95,25 +94,6 @@ class Passes:
 
     def _signature(self, body: bytes) -> str:
         if self._key is None:
-            self._key = self._read_key()
+            self._key = hashlib.sha256(secret_of(self._settings)).digest()
         made = hmac.digest(self._key, body, "sha256")[:_SIGNATURE_BYTES]
         return base64.urlsafe_b64encode(made).rstrip(b"=").decode()
-
-    def _read_key(self) -> bytes:
-        given = self._settings.secret_key
-        return hashlib.sha256(given.encode() if given else _kept_secret(self._settings.data_dir / "blobs" / "secret.key")).digest()
-
-
-def _kept_secret(path: Path) -> bytes:
-    """Made at the first need; whoever comes second finds the first one's. It lies where all machines of a cluster look."""
-    if not path.exists():
-        fresh = path.with_name(f"secret.key.{secrets.token_hex(8)}")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(32))
-        try:
-            os.link(fresh, path)
-        except FileExistsError:
-            pass
-        finally:
-            fresh.unlink()
-    return path.read_bytes()

@@ -43,6 +43,10 @@ def for_gate(repository_id: int, epochs: Epochs, path: str) -> Hashable:
     return repository_id, epochs.content, path
 
 
+def for_miss(repository_id: int, epochs: Epochs, path: str) -> Hashable:
+    return repository_id, epochs.metadata, path
+
+
 def for_document(repository_id: int, epochs: Epochs, document: str, representation: str) -> Hashable:
     return repository_id, epochs.metadata, epochs.content, document, representation
 

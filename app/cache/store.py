@@ -17,7 +17,7 @@ from app.cache.regions import Region
 from app.cache.view import Epochs, Seen, View
 
 if TYPE_CHECKING:
-    from app.cache.outcomes import Outcome
+    from app.cache.outcomes import Outcome, RepositoryChange
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +84,16 @@ class Cache:
         self.gates: Region[Any] = Region("gate", capacity=100_000, lifetime=60)
         self.absences: Region[bool] = Region("gate_absent", capacity=100_000, lifetime=MISSING_LIFETIME)
         self.documents: Region[Any] = Region("derived_document", capacity=50_000, lifetime=3600, capacity_bytes=64 * 1024 * 1024)
+        # Of each path those of its spellings that an upstream does not have, with the (monotonic) time until which that counts.
+        self.misses: Region[dict[str, float]] = Region("proxy_miss", capacity=100_000, lifetime=math.inf)
         self.installation: Region[Any] = Region("installation", capacity=2, lifetime=math.inf)
 
     @property
     def regions(self) -> tuple[Region[Any], ...]:
-        return (self.snapshots, self.identities, self.passwords, self.grants, self.gates, self.absences, self.documents, self.installation)
+        return (
+            self.snapshots, self.identities, self.passwords, self.grants, self.gates, self.absences, self.documents, self.misses,
+            self.installation,
+        )  # fmt: skip
 
     def may_keep(self, repository_id: int) -> bool:
         """False while a transaction of unknown outcome may have changed the repository (C2)."""
@@ -170,6 +175,7 @@ class Cache:
         if outcome.installation is not None:
             self.view.raise_installation(outcome.installation)
         for change in outcome.repositories:
+            self._drop_misses(change)
             if change.touches_snapshot:
                 self._drop_snapshots(change.repository_id, change.names)
             else:
@@ -220,6 +226,17 @@ class Cache:
         for tenant, name in names:
             self._guarded(repository_id, lambda t=tenant, n=name: self.snapshots.drop(keys.for_snapshot(t, n)))
 
+    def _drop_misses(self, change: RepositoryChange) -> None:
+        """What was stored or confirmed gone is not known to be missing any more; without paths that may be anything."""
+        if "content" not in change.classes:
+            return
+        repository_id, epochs = change.repository_id, self.view.repository(change.repository_id)
+        if change.paths is None:
+            self._guarded(repository_id, lambda: self.misses.drop_tag(keys.tag_of_repository(repository_id)))
+            return
+        for path in change.paths if self.misses else ():
+            self._guarded(repository_id, lambda p=path: self.misses.drop(keys.for_miss(repository_id, epochs, p)))
+
     def _drop_strangers(self, repository_id: int, names: tuple[tuple[str, str], ...]) -> None:
         """Under its name another repository may be remembered: one that was renamed or deleted, and no message has said so yet."""
         for tenant, name in names:
@@ -229,7 +246,7 @@ class Cache:
 
     def drop_repository(self, repository_id: int) -> None:
         tag = keys.tag_of_repository(repository_id)
-        for region in (self.snapshots, self.grants, self.gates, self.absences, self.documents):
+        for region in (self.snapshots, self.grants, self.gates, self.absences, self.documents, self.misses):
             self._guarded(repository_id, lambda r=region: r.drop_tag(tag))
 
     def drop_user(self, user_id: int) -> None:

@@ -6,9 +6,10 @@ A job that ended leaves the row in its name for the rest of its interval, so tha
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import gevent
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 8.0
+ASK_SECONDS = 0.15
 # Of the interval, in which nobody begins again.
 RESTING = 0.9
 
@@ -52,6 +54,43 @@ class Leases:
             working.kill()
             self._let_go(name, holder, max(0.0, RESTING * every_seconds - (time.monotonic() - began)) if ended else 0.0)
         return True
+
+    @contextlib.contextmanager
+    def hold(self, name: str, seconds: float, wait_seconds: float) -> Iterator[bool]:
+        """Have the name to oneself inside, renewed as long as that takes; false when another holder kept it for longer than the wait.
+
+        One that dies loses it after `seconds`. Waiting holds no connection. Raises ArkvoryError when it cannot be asked for.
+        """
+        holder = f"{self._label()} {self._incarnation} {uuid4().hex[:8]}"
+        deadline = time.monotonic() + wait_seconds
+        while not (held := self._take(name, holder, seconds)) and time.monotonic() < deadline:
+            gevent.sleep(ASK_SECONDS)
+        renewing = gevent.spawn(self._renew, name, holder, seconds) if held else None
+        try:
+            yield held
+        finally:
+            if renewing is not None:
+                renewing.kill()
+                self._drop(name, holder)
+
+    def _renew(self, name: str, holder: str, seconds: float) -> None:
+        while True:
+            gevent.sleep(seconds / 3)
+            try:
+                if not self._take(name, holder, seconds):
+                    log.warning("%s goes on elsewhere too: this process was silent for too long", name)
+                    return
+            except ArkvoryError as error:
+                log.warning("the lease of %s could not be renewed: %s", name, error)
+
+    def _drop(self, name: str, holder: str) -> None:
+        try:
+            with self._database.write() as connection:
+                connection.execute(
+                    text("delete from arkvory_leases where name = :name and holder = :holder"), {"name": name, "holder": holder}
+                )
+        except ArkvoryError as error:
+            log.warning("the lease of %s is left to run out: %s", name, error)
 
     def _keep(self, name: str, holder: str, working: gevent.Greenlet) -> None:
         good_until = time.monotonic() + LEASE_SECONDS

@@ -46,6 +46,14 @@ class Fields(list[tuple[str, str]]):
         self.length = lengths[0]
         self.text = "".join(f"{name}: {value}\r\n" for name, value in self)
 
+    def extended(self, more: Iterable[tuple[str, str]]) -> Fields:
+        """With a few of the server's own words behind them, which need no look."""
+        longer = Fields.__new__(Fields)
+        list.__init__(longer, (*self, *more))
+        longer.length = self.length
+        longer.text = self.text + "".join(f"{name}: {value}\r\n" for name, value in more)
+        return longer
+
 
 def _is_unsendable(name: str, value: str) -> bool:
     return not _NAME.fullmatch(name) or _BROKEN.search(value) is not None

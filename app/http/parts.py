@@ -28,8 +28,10 @@ from app.database.engines import Database
 from app.repository.blobs import Blobs
 from app.repository.cleanup import Cleanup
 from app.repository.deleting import Editor
+from app.repository.fetching import Deposits, Fetches
 from app.repository.listing import Listing
 from app.repository.promoting import Promoter
+from app.repository.proxy import Proxy
 from app.repository.publishing import Publisher
 from app.repository.reading import Reader
 from app.repository.uses import Uses
@@ -39,6 +41,7 @@ from app.upload.admission import Admission
 from app.upload.places import Places
 from app.upload.sessions import Sessions
 from app.upload.shared_places import SharedPlaces
+from app.upstream.secrets import Secrets
 from config import Settings
 from config.settings import SettingError
 
@@ -68,6 +71,8 @@ class Parts:
     sessions: Sessions
     uses: Uses
     reader: Reader
+    fetches: Fetches
+    proxy: Proxy
     publisher: Publisher
     promoter: Promoter
     listing: Listing
@@ -105,6 +110,12 @@ def build_parts(settings: Settings) -> Parts:
     sessions = Sessions(settings, database, transactions, admission, store)
     uses = Uses(settings, transactions)
     publisher = Publisher(database, transactions, access, places, admission, store, blobs, sessions)
+    leases = Leases(database, label) if settings.cluster else None
+    reader = Reader(database, cache, snapshots, access, store, uses)
+    editor = Editor(database, transactions, access, blobs)
+    deposits = Deposits(database, transactions, access, places, admission, store, blobs, sessions)
+    fetches = Fetches(database, cache, Secrets(settings), deposits, editor, leases)
+    proxy = reader.sources["proxy"] = Proxy(reader, fetches)
     return Parts(
         settings=settings,
         database=database,
@@ -112,7 +123,7 @@ def build_parts(settings: Settings) -> Parts:
         ownership=ownership,
         instance=instance,
         loop=loop,
-        leases=Leases(database, label) if settings.cluster else None,
+        leases=leases,
         transactions=transactions,
         snapshots=snapshots,
         identities=identities,
@@ -124,11 +135,13 @@ def build_parts(settings: Settings) -> Parts:
         blobs=blobs,
         sessions=sessions,
         uses=uses,
-        reader=Reader(database, cache, snapshots, access, store, uses),
+        reader=reader,
+        fetches=fetches,
+        proxy=proxy,
         publisher=publisher,
         promoter=Promoter(database, access, publisher),
         listing=Listing(database, access),
-        editor=Editor(database, transactions, access, blobs),
+        editor=editor,
         cleanup=Cleanup(settings, database, transactions, admission, blobs, store),
     )
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from flask import Blueprint, Request, Response, request
 
@@ -29,8 +29,8 @@ from app.http.errors import text_answer
 from app.http.identity import caller_of, note
 from app.http.parts import Parts, parts
 from app.http.paths import decode_path, decode_segment
-from app.http.responses import document_response, etags_of, file_response
-from app.repository.reading import Ask, Document, DocumentSource, Gate, Reader
+from app.http.responses import PRECONDITIONS, coming_response, document_response, etags_of, file_response
+from app.repository.reading import Ask, Coming, Document, DocumentSource, Gate, Reader, Told
 from app.storage import OpenBlob
 from config import Settings
 
@@ -54,6 +54,10 @@ class Asked:
         """The first value of an argument of the query."""
         return Request(dict(self.environ)).args.get(name) if self.environ.get("QUERY_STRING") else None
 
+    def spelling(self, depth: int = 2) -> str:
+        """The encoded path behind so many segments (format and repository); empty where nothing in it is encoded."""
+        return self.path.split("/", depth + 1)[depth + 1] if "%" in self.path else ""
+
     @property
     def method(self) -> str:
         return str(self.environ["REQUEST_METHOD"])
@@ -75,6 +79,14 @@ class Description:
     body: bytes | None = None
 
 
+class Loaded(NamedTuple):
+    """What is there now, its bytes where they are its own, and how a proxy came by them."""
+
+    thing: Gate | Document
+    bytes: OpenBlob | Coming | None
+    told: Told | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class FileRead:
     """The artifact at a path. With `renews`, who asks whether it is there (HEAD) may rely on the answer for a while."""
@@ -82,13 +94,18 @@ class FileRead:
     path: str
     describe: Callable[[Gate], Description]
     renews: bool = False
+    # See `Ask`.
+    spelling: str = ""
 
-    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> tuple[Gate, OpenBlob | None]:
-        found = reader.find(ask)
+    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
+        # A condition is about what is there, whole.
+        found = reader.find(ask, whole=not PRECONDITIONS.isdisjoint(environ))
+        if found.coming is not None:
+            return Loaded(found.gate, found.coming, found.told)
         if self.renews and environ["REQUEST_METHOD"] == "HEAD":
             found = reader.renew(ask, found)
         found, blob = reader.open_blob(ask, found)
-        return found.gate, blob
+        return Loaded(found.gate, blob, found.told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +114,11 @@ class FactRead:
 
     path: str
     describe: Callable[[Gate], Description]
+    spelling: str = ""
 
-    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> tuple[Gate, OpenBlob | None]:
-        return reader.find(ask).gate, None
+    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
+        found = reader.find(ask)
+        return Loaded(found.gate, None, found.told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +129,10 @@ class DocumentRead:
     source: DocumentSource
     describe: Callable[[Document], Description]
     whole: bool = False
+    spelling: str = ""
 
-    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> tuple[Document, OpenBlob | None]:
-        return reader.document(ask, self.source, frozenset() if self.whole else etags_of(environ)), None
+    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
+        return Loaded(reader.document(ask, self.source, frozenset() if self.whole else etags_of(environ)), None)
 
 
 Read = FileRead | FactRead | DocumentRead
@@ -129,13 +149,22 @@ def plainly(error: ArkvoryError, asked: Asked) -> Response:
 
 def load(
     house: Parts, format_name: str, repository: str, read: Read, who: Caller, environ: Mapping[str, Any]
-) -> tuple[Gate | Document, OpenBlob | None]:
-    """What is there now, for this caller, and its bytes where they are its own. Raises what `Reader` raises."""
-    return read.load(house.reader, Ask(format_name, repository, read.path, who), environ)
+) -> Loaded:
+    """For this caller. Raises what `Reader` raises."""
+    return read.load(house.reader, Ask(format_name, repository, read.path, who, spelling=read.spelling), environ)
 
 
-def respond(asked: Request, about: Description, blob: OpenBlob | None) -> Response:
+def headers_about(told: Told | None) -> tuple[tuple[str, str], ...]:
+    """What an answer's head says of how a proxy came by it; nothing for others."""
+    return () if told is None else (("X-Arkvory-Cache", told.how), ("Age", str(told.age)))
+
+
+def respond(asked: Request, about: Description, blob: OpenBlob | Coming | None, told: Told | None = None) -> Response:
     """The answer with its conditions; owns `blob` from here on."""
+    if told is not None:
+        about = replace(about, headers={**about.headers, **dict(headers_about(told))})
+    if blob is not None and not isinstance(blob, OpenBlob):
+        return coming_response(asked, blob, content_type=about.content_type, headers=about.headers)
     if blob is None:
         return document_response(
             asked, about.body or b"", etag=about.etag, content_type=about.content_type, last_modified=about.last_modified,
@@ -204,10 +233,10 @@ class Reads:
             read = address(asked_now(), repository=repository, **more)
             if not isinstance(read, Read):
                 return read()
-            thing, blob = load(house, self.format, repository, read, self.caller_of(house, environ), environ)
-            with giving_back(blob):
-                about = read.describe(thing)  # type: ignore[arg-type]  # each kind of read loads what its own function takes
-            return respond(request, about, blob)
+            found = load(house, self.format, repository, read, self.caller_of(house, environ), environ)
+            with giving_back(found.bytes):
+                about = read.describe(found.thing)  # type: ignore[arg-type]  # each kind of read loads what its own function takes
+            return respond(request, about, found.bytes, found.told)
 
         return view
 
@@ -218,7 +247,7 @@ def asked_now() -> Asked:
 
 
 @contextlib.contextmanager
-def giving_back(blob: OpenBlob | None) -> Iterator[None]:
+def giving_back(blob: OpenBlob | Coming | None) -> Iterator[None]:
     """Close it when what is done inside fails."""
     try:
         yield

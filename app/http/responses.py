@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
@@ -12,9 +12,22 @@ from werkzeug.http import http_date, parse_etags, quote_etag, unquote_etag
 
 from app.http.files import FileBody
 
-_KEPT_IN_304 = frozenset({"cache-control", "content-location", "date", "etag", "expires", "vary", "x-request-id"})
+_KEPT_IN_304 = frozenset({"age", "cache-control", "content-location", "date", "etag", "expires", "vary", "x-arkvory-cache", "x-request-id"})
+# These want to know what is there before anything is sent.
+PRECONDITIONS = frozenset({"HTTP_IF_MATCH", "HTTP_IF_UNMODIFIED_SINCE"})
 # Without any of these the answer is the whole.
 CONDITIONS = frozenset({"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH", "HTTP_IF_MODIFIED_SINCE", "HTTP_IF_UNMODIFIED_SINCE", "HTTP_RANGE"})
+
+
+class Coming(Protocol):
+    """Bytes on their way, `size` of them where that is known."""
+
+    @property
+    def size(self) -> int | None: ...
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[bytes]: ...
+
+    def close(self) -> None: ...
 
 
 class Blob(Protocol):
@@ -59,6 +72,36 @@ def file_response(
     answer.response = body
     answer.direct_passthrough = True
     request.environ["arkvory.file"] = body
+    return answer
+
+
+def coming_response(request: Request, coming: Coming, *, content_type: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer to GET or HEAD of bytes that are still coming: 200, 206 or 416, without a validator, which nobody knows yet.
+
+    Owns `coming` from here on. A client's own validator matches nothing, so that it gets the whole.
+    """
+    try:
+        fields = {**(headers or {}), "Content-Type": content_type, "Accept-Ranges": "bytes"}
+        size = coming.size
+        part = None if size is None or "If-Range" in request.headers else _part(request, size, "", None)
+        if part is not None and part[0] >= part[1]:
+            coming.close()
+            return _answer(_refusal(416, f"The file has {size} bytes.", fields | {"Content-Range": f"bytes */{size}"}))
+        start, stop = part or (0, size)
+        if part is not None:
+            fields["Content-Range"] = f"bytes {start}-{part[1] - 1}/{size}"
+        if stop is not None:
+            fields["Content-Length"] = str(stop - start)
+        answer = _answer(Decision(200 if part is None else 206, fields))
+        if request.method == "HEAD":
+            coming.close()
+            return answer
+    except BaseException:
+        coming.close()
+        raise
+    answer.response = coming.pieces(start, stop)
+    answer.call_on_close(coming.close)
+    answer.direct_passthrough = True
     return answer
 
 

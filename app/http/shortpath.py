@@ -27,8 +27,9 @@ from app.http.files import FileBody
 from app.http.identity import note
 from app.http.parts import Parts
 from app.http.paths import raw_path
-from app.http.reads import Asked, Description, Read, Reads, Route, giving_back, load, respond
+from app.http.reads import Asked, Description, Read, Reads, Route, giving_back, headers_about, load, respond
 from app.http.responses import CONDITIONS, decide, header_fields
+from app.repository.reading import Coming, Told
 from app.storage import OpenBlob
 
 log = logging.getLogger(__name__)
@@ -113,13 +114,17 @@ class ShortPath:
     def _read(self, route: Route, repository: str, read: Read, environ: dict[str, Any]) -> Response | _Answer:
         """A response where more is to be said than what is kept."""
         house = self._house
-        thing, blob = load(house, route.room.format, repository, read, route.room.caller_of(house, environ), environ)
+        thing, blob, told = load(house, route.room.format, repository, read, route.room.caller_of(house, environ), environ)
+        if blob is not None and not isinstance(blob, OpenBlob):
+            return _coming(environ, read, thing, blob, told)
         head = self._head(read, thing, blob)
         fields = head.fields
         if fields is None or (blob is not None and blob.size != fields.length):
-            return respond(Request(environ), head.about, blob)
+            return respond(Request(environ), head.about, blob, told)
         if not CONDITIONS.isdisjoint(environ):
-            return _conditional(environ, head.about, fields, blob)
+            return _conditional(environ, head.about, fields, blob, told)
+        if told is not None:
+            fields = fields.extended(headers_about(told))
         if environ["REQUEST_METHOD"] == "HEAD":
             if blob is not None:
                 blob.close()
@@ -141,15 +146,23 @@ class ShortPath:
         return head
 
 
-def _conditional(environ: dict[str, Any], about: Description, fields: Fields, blob: OpenBlob | None) -> Response | _Answer:
+def _coming(environ: dict[str, Any], read: Read, thing: Any, coming: Coming, told: Told | None) -> Response:
+    with giving_back(coming):
+        about: Description = read.describe(thing)
+    return respond(Request(environ), about, coming, told)
+
+
+def _conditional(
+    environ: dict[str, Any], about: Description, fields: Fields, blob: OpenBlob | None, told: Told | None
+) -> Response | _Answer:
     asked = Request(environ)
     with giving_back(blob):
         decision = decide(asked, fields.length, about.etag, about.last_modified, dict(fields))
     if decision.status != 304:
-        return respond(asked, about, blob)
+        return respond(asked, about, blob, told)
     if blob is not None:
         blob.close()
-    return _Answer(304, "304 NOT MODIFIED", list(decision.fields.items()))
+    return _Answer(304, "304 NOT MODIFIED", [*decision.fields.items(), *headers_about(told)])
 
 
 def _made(read: Read, thing: Any, blob: OpenBlob | None) -> _Head:

@@ -20,7 +20,7 @@ from app.repository.formats import FORMATS, write_policy
 from app.repository.publishing import Conditions, Target, delete_rows
 from app.repository.reading import check_online
 from app.repository.references import followers, is_part, let_go
-from app.repository.writable import settings_for_writing
+from app.repository.writable import require_writable, settings_for_writing
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,27 @@ class Editor:
                 going += self._tags_of(connection, target, now, paths)
             rows = _artifacts(connection, now.id, going)
             _check_present(rows, paths, conditions or Conditions())
-            _let_go_of_parts(connection, now, rows)
-            epochs = transaction.advance(now.id, "content", paths=[row.path for row in rows])
-            _leave_packages(transaction, rows, epochs.content)
-            self._blobs.let_go(transaction, sorted({row.blob_id for row in rows}))
-            delete_rows(connection, now.id, [row.upload_id for row in rows])
             if FORMATS[now.format].names_are_for_ever:
                 _remember_names(connection, now.id, rows)
-            transaction.settle_uploads({row.upload_id: UploadState("garbage") for row in rows})
+            self._take_away(transaction, now, rows)
         return len(rows)
+
+    def drop_copy(self, snapshot: Snapshot, path: str, upload_id: Any) -> None:
+        """A proxy's upstream has no such file any more: the copy that this upload brought goes. Another one stays."""
+        with self._transactions.begin(snapshot.id) as transaction:
+            require_writable(transaction.connection)
+            rows = [row for row in _artifacts(transaction.connection, snapshot.id, [path]) if row.upload_id == upload_id]
+            if rows:
+                self._take_away(transaction, snapshot, rows)
+
+    def _take_away(self, transaction: Transaction, now: Snapshot, rows: Sequence[Row[Any]]) -> None:
+        """The last steps of a deletion."""
+        _let_go_of_parts(transaction.connection, now, rows)
+        epochs = transaction.advance(now.id, "content", paths=[row.path for row in rows])
+        _leave_packages(transaction, rows, epochs.content)
+        self._blobs.let_go(transaction, sorted({row.blob_id for row in rows}))
+        delete_rows(transaction.connection, now.id, [row.upload_id for row in rows])
+        transaction.settle_uploads({row.upload_id: UploadState("garbage") for row in rows})
 
     def amend(self, target: Target, paths: Sequence[str], changes: Mapping[str, Any]) -> None:
         """Merge `changes` into the metadata of these artifacts (null removes a key). Raises NotFound when one is not there."""

@@ -41,6 +41,8 @@ class Format:
     references: bool = False
     # A table with a row for artifacts of its own, by `artifact_id`, which goes along when one is copied.
     rows: str = ""
+    # Paths of what never changes once an upstream has it.
+    lasting: re.Pattern[str] | None = None
     # A host name may mean one of its repositories.
     hosts: bool = False
 
@@ -115,6 +117,12 @@ def is_fixed(format_name: str, path: str) -> bool:
     """Whether the path names its own bytes."""
     fixed = FORMATS[format_name].fixed
     return fixed is not None and fixed.fullmatch(path) is not None
+
+
+def is_lasting(format_name: str, path: str) -> bool:
+    """Whether a copy of what an upstream has at the path never needs to be compared again."""
+    lasting = FORMATS[format_name].lasting
+    return is_fixed(format_name, path) or (lasting is not None and lasting.fullmatch(path) is not None)
 
 
 def _is_immutable_tag(format_name: str, settings: Mapping[str, Any], path: str) -> bool:

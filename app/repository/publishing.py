@@ -53,6 +53,7 @@ from app.upload.admission import Admission, Reservation
 from app.upload.places import Places
 from app.upload.receiving import Expected, Received, Receiver
 from app.upload.sessions import Address, Sessions
+from app.upstream.freshness import Origin
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class NewFile:
     package: Package | None = None
     references: Sequence[Reference] = ()
     is_part: bool = False
+    # Of what a proxy fetched.
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True)
@@ -378,10 +381,7 @@ class Publisher:
             if now.id != snapshot.id:
                 raise NotFound(f"repository {snapshot.name!r} was deleted meanwhile")
             currents = [_current(connection, snapshot.id, each.path) for each in files]
-            for each, current in zip(files, currents, strict=True):
-                offer = _Offer(each.path, conditions if each is files[0] else Conditions(), each.received.sha256, each.received.size)
-                _check_policy(connection, now, settings, offer, current)
-            _check_for_repetition(now, settings, files, currents)
+            self._check_offers(connection, Standing(now, settings, currents), files, conditions)
             stale = _stale_companions(connection, now, files, currents)
             references = _references(connection, now, files)
             new = {each.path for each, current in zip(files, currents, strict=True) if current is None}
@@ -404,10 +404,31 @@ class Publisher:
             if references:
                 write_references(connection, snapshot.id, references)
             _tell_packages(connection, packages, [each.package or package for each in files], published)
+            self._remember(connection, now, files)
             states = {each.received.reservation.id: UploadState("published", each.received.size) for each in files}
             states |= {each.upload_id: UploadState("garbage") for each in gone if each is not None}
             transaction.settle_uploads(states)
         return published
+
+
+    def _check_offers(self, connection: Connection, standing: Standing, files: Sequence[NewFile], conditions: Conditions) -> None:
+        """Whether the policy lets these files in, and each replace what is there."""
+        for each, current in zip(files, standing.currents, strict=True):
+            offer = _Offer(each.path, conditions if each is files[0] else Conditions(), each.received.sha256, each.received.size)
+            _check_policy(connection, standing.snapshot, standing.settings, offer, current)
+        _check_for_repetition(standing.snapshot, standing.settings, files, standing.currents)
+
+    def _remember(self, connection: Connection, snapshot: Snapshot, files: Sequence[NewFile]) -> None:
+        """What else is to be known of what was published, in its own transaction."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a publish finds: the repository, its settings, and what its paths point at now."""
+
+    snapshot: Snapshot
+    settings: Mapping[str, Any]
+    currents: Sequence[_Current | None]
 
 
 def _hold(

@@ -227,12 +227,26 @@ def spread_holds(connection: Connection, repository_id: int, references: Mapping
 def apply_rules(connection: Connection, snapshot: Snapshot, paths: Iterable[str], caller: Caller) -> None:
     """While something is published: hold what a rule names. The publish's own transaction then marks it (`withheld`)."""
     rules = _rules(connection, snapshot.id)
-    name = caller.identity.name if caller.identity else None
     for path in paths:
-        rule = next((each for each in rules if each.publisher in {None, name} and fnmatch.fnmatchcase(path, each.pattern)), None)
+        rule = _rule_for(rules, path, caller)
         if rule is not None:
             covered = _with_companions(snapshot.format, path)
             _write_holds(connection, snapshot.id, covered, _Words(rule.reason, TRUST[0], None))
+
+
+def reason_to_hold(connection: Connection, repository_id: int, path: str, caller: Caller) -> str | None:
+    """Why a path is held, or would be when somebody publishes it now; null when it is not."""
+    statement = text("select reason from arkvory_holds where repository_id = :id and path = :path")
+    held: str | None = connection.execute(statement, {"id": repository_id, "path": path}).scalar()
+    if held is not None:
+        return held
+    rule = _rule_for(_rules(connection, repository_id), path, caller)
+    return None if rule is None else rule.reason
+
+
+def _rule_for(rules: Sequence[HoldRule], path: str, caller: Caller) -> HoldRule | None:
+    name = caller.identity.name if caller.identity else None
+    return next((each for each in rules if each.publisher in {None, name} and fnmatch.fnmatchcase(path, each.pattern)), None)
 
 
 def held_paths(connection: Connection, repository_id: int, paths: Sequence[str]) -> frozenset[str]:

@@ -11,9 +11,9 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import gevent
 from sqlalchemy import Connection, Row, text
@@ -29,6 +29,8 @@ from app.database.engines import Database
 from app.errors import IsFolder, NotFound, Quarantined, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
 from app.repository.uses import Uses
 from app.storage import BlobStore, OpenBlob
+from app.upstream.freshness import COLUMNS as FRESHNESS
+from app.upstream.freshness import Freshness, freshness_of
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ class Ask:
     path: str
     caller: Caller
     tenant: str = "default"
+    # The path as the client encoded it; empty: it needed no encoding.
+    spelling: str = ""
 
 
 # Compared by identity, so that what is made of one can be kept beside it.
@@ -64,6 +68,27 @@ class Gate:
     trust: str | None = None
     # Of a part (`references.py`): since when nothing keeps it. Null: something does, or it needs nothing.
     candidate_at: datetime | None = None
+    # Of a proxy's copy.
+    freshness: Freshness | None = None
+
+
+class Told(NamedTuple):
+    """How a proxy answers: `hit`, `miss`, `revalidated` or `stale`, and how many seconds ago the upstream vouched for the bytes."""
+
+    how: str
+    age: int
+
+
+class Coming(Protocol):
+    """Bytes that are on their way; `size` null: it is not known how many."""
+
+    @property
+    def size(self) -> int | None: ...
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[bytes]:
+        """From `start` on, the last of them only when all are known to be good. Raises Later when they are not."""
+
+    def close(self) -> None: ...
 
 
 Headers = tuple[tuple[str, str], ...]
@@ -71,10 +96,12 @@ Headers = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An artifact that the caller may have; `open_blob` it to send its bytes."""
+    """An artifact that the caller may have; `open_blob` it to send its bytes. While these are `coming`, only path and type are known."""
 
     snapshot: Snapshot
     gate: Gate
+    told: Told | None = None
+    coming: Coming | None = None
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -120,12 +147,19 @@ class DocumentSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class Judged:
     """A decision. It was made with the snapshot's epochs and this epoch of the installation; `epochs` are the effective ones (C1)."""
 
     snapshot: Snapshot
     epochs: Epochs
     installation: int
+
+
+class Source(Protocol):
+    """Where a kind of repository has its artifacts from, when not from its own rows alone."""
+
+    def find(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
+        """As `Reader.find`, for somebody who may read."""
 
 
 class Reader:
@@ -138,13 +172,31 @@ class Reader:
         self._snapshots = snapshots
         self._access = access
         self._store = store
+        # By kind of repository: the one place where kinds are told apart.
+        self.sources: dict[str, Source] = {}
         self._making: SingleFlight[tuple[bytes, Headers]] = SingleFlight()
 
     # -- artifacts
 
-    def find(self, ask: Ask) -> Found:
-        """Raises NotFound, Unauthenticated, Forbidden or Unavailable."""
+    def find(self, ask: Ask, *, whole: bool = True) -> Found:
+        """Without `whole` its bytes may still be coming. Raises NotFound, Unauthenticated, Forbidden or Unavailable."""
         judged = self._judge(ask)
+        source = self.sources.get(judged.snapshot.kind)
+        return self.stored(judged, ask) if source is None else source.find(judged, ask, whole=whole)
+
+    def find_stored(self, ask: Ask) -> Found:
+        """What the repository's own rows have now, decided anew."""
+        return self.stored(self._judge(ask), ask)
+
+    def find_again(self, ask: Ask, known: Found) -> Found:
+        """The same after something was learnt that moves no epoch: what was known is not taken from memory."""
+        epochs = self._cache.effective(known.snapshot.id, known.snapshot.epochs)
+        if self._cache.gates.peek(keys.for_gate(known.snapshot.id, epochs, ask.path)) is known.gate:
+            self._forget_gate(known)
+        return self.find_stored(ask)
+
+    def stored(self, judged: Judged, ask: Ask) -> Found:
+        """The same for a decision that was made."""
         if self._may_use_memory(judged, ask.caller):
             kept = self._kept_gate(judged, ask.path)
             if kept is not None:
@@ -161,7 +213,7 @@ class Reader:
                 return found, self._store.open(found.gate.digest, found.gate.blob_id)
             except FileNotFoundError:
                 self._forget_gate(found)
-            known, found = found, self._decide_again(ask)
+            known, found = found, replace(self._decide_again(ask), told=found.told)
             if known.gate.blob_id == found.gate.blob_id:
                 self._missing(ask, found)
 
@@ -190,7 +242,7 @@ class Reader:
                 return kept
         return self._make_document(judged, ask, source, known_etags)
 
-    def _make_document(self, judged: _Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str]) -> Document:
+    def _make_document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str]) -> Document:
         """Greenlets that want the same bytes at once share their making, after each has decided for itself in a transaction of its own.
 
         Equal validators mean equal bytes (C9), so what another reads under the validator found here is this document.
@@ -202,7 +254,7 @@ class Reader:
                 # Whoever made it was killed.
                 continue
 
-    def _make_or_share(self, judged: _Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str]) -> Document:
+    def _make_or_share(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str]) -> Document:
         with contextlib.ExitStack() as held:
             connection = held.enter_context(self._database.consistent())
             snapshot, seen, incarnation = self._decided(connection, judged, ask)
@@ -219,7 +271,7 @@ class Reader:
             self._cache.documents.put(key, document, tags=(keys.tag_of_repository(snapshot.id),), weight=len(body) + 500)
         return document
 
-    def _decided(self, connection: Connection, judged: _Judged, ask: Ask) -> tuple[Snapshot, Seen, str]:
+    def _decided(self, connection: Connection, judged: Judged, ask: Ask) -> tuple[Snapshot, Seen, str]:
         """C8: what `connection` sees, with a decision that is not older; and the installation's incarnation."""
         seen, incarnation = _read_numbers(connection, judged.snapshot.id, ask.caller)
         if seen is not None and not self._is_outdated(judged, ask.caller, seen):
@@ -263,13 +315,13 @@ class Reader:
         return self._looking(self._judge(ask), ask)
 
     @contextlib.contextmanager
-    def _looking(self, judged: _Judged, ask: Ask) -> Iterator[tuple[Connection, Snapshot]]:
+    def _looking(self, judged: Judged, ask: Ask) -> Iterator[tuple[Connection, Snapshot]]:
         with self._database.consistent() as connection:
             snapshot, seen, _ = self._decided(connection, judged, ask)
             self._cache.observe(seen)
             yield connection, snapshot
 
-    def _judge(self, ask: Ask) -> _Judged:
+    def _judge(self, ask: Ask) -> Judged:
         self._cache.require_synced()
         # Read first: whatever is learnt on the way counts as newer than the decision.
         installation = self._access.installation.switches().epoch
@@ -280,9 +332,9 @@ class Reader:
             raise _hidden(error, ask) from None
         check_online(snapshot)
         self._access.require(ask.caller, snapshot, READ, ask.path)
-        return _Judged(snapshot, self._cache.effective(snapshot.id, snapshot.epochs), installation)
+        return Judged(snapshot, self._cache.effective(snapshot.id, snapshot.epochs), installation)
 
-    def _may_use_memory(self, judged: _Judged, caller: Caller) -> bool:
+    def _may_use_memory(self, judged: Judged, caller: Caller) -> bool:
         """C8 without a statement: nothing that the decision rests on has moved while it was made, nor is in doubt (C2)."""
         cache, decided = self._cache, judged.snapshot.epochs
         return (
@@ -293,7 +345,7 @@ class Reader:
             and not cache.doubts.installation
         )
 
-    def _is_outdated(self, judged: _Judged, caller: Caller, seen: Seen) -> bool:
+    def _is_outdated(self, judged: Judged, caller: Caller, seen: Seen) -> bool:
         """C8: any number but the content epoch is larger than the one that the decision was made with, or the user is gone (0)."""
         decided = judged.snapshot.epochs
         return (
@@ -319,20 +371,20 @@ class Reader:
 
     # -- gates
 
-    def _kept_gate(self, judged: _Judged, path: str) -> Gate | None:
+    def _kept_gate(self, judged: Judged, path: str) -> Gate | None:
         if not self._cache.may_keep(judged.snapshot.id):
             return None
         gate: Gate | None = self._cache.gates.get(keys.for_gate(judged.snapshot.id, judged.epochs, path))
         return gate
 
-    def _known_absent(self, judged: _Judged, path: str) -> bool | None:
+    def _known_absent(self, judged: Judged, path: str) -> bool | None:
         """Null when it is not known that nothing is there; else whether a folder is."""
         cache = self._cache
         if not cache.believes_absences or not cache.may_keep(judged.snapshot.id):
             return None
         return cache.absences.get(keys.for_gate(judged.snapshot.id, judged.epochs, path))
 
-    def _load_gate(self, judged: _Judged, ask: Ask) -> Found:
+    def _load_gate(self, judged: Judged, ask: Ask) -> Found:
         with self._database.read() as connection:
             row = connection.execute(_GATE_QUERY, _gate_parameters(judged.snapshot.id, ask)).first()
         if row is None:
@@ -355,7 +407,7 @@ class Reader:
             raise _absent(ask, folder=row.folder)
         gate = Gate(
             ask.path, row.blob_id, row.digest, row.size, row.checksums, row.content_type, row.metadata, row.created_at, row.updated_at,
-            row.reason, row.trust, row.candidate_at,
+            row.reason, row.trust, row.candidate_at, freshness_of(row),
         )  # fmt: skip
         if keep:
             self._cache.gates.put(key, gate, tags=tags)
@@ -375,11 +427,12 @@ _GATE_QUERY = text(
     # `details` are for documents; gates are kept by the thousand.
     f"select {_NUMBERS}, a.content_type, a.metadata - 'details' as metadata, a.created_at, a.dated_at as updated_at, "
     "b.id as blob_id, b.digest, b.size, b.checksums, h.reason, h.trust, a.candidate_at, "
+    f"{FRESHNESS}, "
     # Looked for where nothing else is found.
     "case when a.path is null then exists (select 1 from arkvory_artifacts f where f.repository_id = r.id and not f.withheld "
     f"and f.path > :folder and f.path < :folder_end) end as folder {_NUMBERS_FROM} "
     "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
-    "left join arkvory_holds h on h.repository_id = r.id and h.path = :path "
+    "left join arkvory_holds h on h.repository_id = r.id and h.path = :path left join arkvory_freshness f on f.artifact_id = a.id "
     "where r.id = :id and r.deleted_at is null"
 )
 _NUMBERS_QUERY = text(f"select {_NUMBERS}, i.incarnation {_NUMBERS_FROM} where r.id = :id and r.deleted_at is null")

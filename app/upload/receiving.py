@@ -127,6 +127,16 @@ class Receiver:
         """Bytes taken so far."""
         return self._size
 
+    @property
+    def path(self) -> Path:
+        """The temporary file."""
+        return self._incoming.path
+
+    @property
+    def written(self) -> int:
+        """Bytes that are in the file."""
+        return self._reservation.written
+
     def feed(self, piece: bytes | memoryview) -> None:
         """Take the next bytes; returns while they are being hashed and written. Raises CapacitySpent or TooLarge."""
         if not piece:

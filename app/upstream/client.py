@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 
 import gevent
 import urllib3
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, ReadTimeoutError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError, ReadTimeoutError
 from urllib3.util import Retry, Timeout, make_headers
 
 from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut
@@ -172,10 +172,7 @@ class Client:
         url, manager = f"{upstream.url}/{wanted.path}", self._manager(upstream)
         for _ in range(MOST_REDIRECTS + 1):
             with _answers_in_time():
-                response = manager.urlopen(
-                    "GET", url, headers=_headers(upstream, wanted, url), redirect=False, retries=_NO_RETRIES, preload_content=False,
-                    decode_content=False, timeout=Timeout(connect=upstream.connect_seconds, read=upstream.read_seconds),
-                )  # fmt: skip
+                response = _asked(manager, upstream, wanted, url)
             target = response.headers.get("Location")
             if response.status not in _REDIRECTS or target is None:
                 return response
@@ -191,6 +188,21 @@ class Client:
         if key not in self._managers:
             self._managers[key] = urllib3.PoolManager(16, maxsize=upstream.connections, ssl_context=_tls(upstream.ca))
         return self._managers[key]
+
+
+def _asked(manager: urllib3.PoolManager, upstream: Upstream, wanted: Wanted, url: str) -> urllib3.BaseHTTPResponse:
+    """Once more where the connection broke before an answer: it was perhaps a kept one that the upstream was just closing."""
+
+    def ask() -> urllib3.BaseHTTPResponse:
+        return manager.urlopen(
+            "GET", url, headers=_headers(upstream, wanted, url), redirect=False, retries=_NO_RETRIES, preload_content=False,
+            decode_content=False, timeout=Timeout(connect=upstream.connect_seconds, read=upstream.read_seconds),
+        )  # fmt: skip
+
+    try:
+        return ask()
+    except ProtocolError:
+        return ask()
 
 
 _NO_RETRIES = Retry(total=False, redirect=False, raise_on_redirect=False)

@@ -226,7 +226,7 @@ def test_credentials_of_an_upstream_are_kept_encrypted_and_never_shown(house: Ho
     stored = str(house.rows("select * from arkvory_upstreams")) + str(house.rows("select * from arkvory_repositories"))
     assert not any(each in stored for each in ("pass-word", "key-value", "secret@"))
     assert house.value("select caching_allowed from arkvory_repositories") is False
-    assert oct((house.folder / "secret.key").stat().st_mode)[-3:] == "600"
+    assert oct((house.folder / "blobs" / "secret.key").stat().st_mode)[-3:] == "600"
 
 
 def test_a_change_of_an_upstream_moves_the_metadata_epoch_and_keeps_the_rest(house: House) -> None:

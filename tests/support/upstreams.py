@@ -10,6 +10,7 @@ from typing import Any
 
 import gevent
 from gevent import socket
+from gevent.pool import Pool
 from gevent.server import StreamServer
 
 
@@ -64,12 +65,12 @@ class FakeUpstream:
         listener.bind(("127.0.0.1", self._port))
         listener.listen(256)
         self._port = listener.getsockname()[1]
-        self._server = StreamServer(listener, self._serve)
+        self._server = StreamServer(listener, self._serve, spawn=Pool())
         self._server.start()
         return self
 
     def stop(self) -> None:
-        """Whoever connects is refused."""
+        """Whoever connects is refused, and whoever is connected cut off."""
         assert self._server is not None
         self._server.stop(timeout=0.1)
 

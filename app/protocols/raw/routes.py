@@ -40,7 +40,7 @@ def to_root(repository: str) -> Response:
 @reads.get("/<segment:repository>/<artifact:path>")
 def get(asked: Asked, repository: str, path: str) -> Read:
     """A file with its validators and digests, or (path ending in a slash) a folder."""
-    return folder(asked, path) if not path or path.endswith("/") else FileRead(path, _file)
+    return folder(asked, path) if not path or path.endswith("/") else FileRead(path, _file, spelling=asked.spelling())
 
 
 def _file(gate: Gate) -> Description:

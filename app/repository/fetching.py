@@ -1,0 +1,519 @@
+"""Fetching a file from an upstream, once for all who want it (DESIGN 6).
+
+    lease       in a cluster: the path is this process's to fetch; what another process has fetched meanwhile is found instead
+    look        what is there now: settings, the copy, what was said of it; perhaps it is fresh already
+    ask         one GET, with the copy's validators
+    store       the same machinery as a publish: reserve, receive, place, one transaction
+    or move     the next check of the copy, when nothing has changed
+    or drop     the copy, when the upstream has it no more
+
+A fetch runs in a greenlet of its own: whoever asked first may leave. Followers are fed from the file as it grows; its last bytes are
+withheld until length, digest and commit are good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import logging
+import mimetypes
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+from gevent.event import AsyncResult, Event
+from gevent.lock import BoundedSemaphore
+from sqlalchemy import Connection, text
+
+from app.access.identity import Caller
+from app.cache import keys
+from app.cache.snapshots import Snapshot, read_snapshot
+from app.cache.store import Cache
+from app.cache.view import Epochs
+from app.cluster.leases import Leases
+from app.database.engines import Database
+from app.errors import ArkvoryError, CapacitySpent, NotFound, Quarantined, TooLarge, Unavailable, UpstreamBusy
+from app.repository.deleting import Editor
+from app.repository.formats import is_lasting
+from app.repository.names import is_content_type
+from app.repository.publishing import Conditions, NewFile, Publisher, Session, Standing, Target
+from app.repository.quarantine import reason_to_hold
+from app.repository.writable import settings_for_writing
+from app.upload.receiving import Expected, Received, Receiver
+from app.upstream import freshness, upstream
+from app.upstream.breaker import Line
+from app.upstream.client import Answer, Client, Wanted
+from app.upstream.freshness import MISS_TTL, MUTABLE_TTL, Freshness, Origin, freshness_of, ttl_of
+from app.upstream.secrets import Secrets
+from app.upstream.upstream import Upstream
+
+log = logging.getLogger(__name__)
+
+PLACES = 64
+PLACE_WAIT_SECONDS = 10.0
+# The fetch of a process that died is taken over after so long.
+LEASE_SECONDS = 10.0
+# How long another process's fetch is waited for.
+ELSEWHERE_SECONDS = 60.0
+# What is no longer is answered when it is stored, with all that is known of it by then.
+SMALL = 1024 * 1024
+HELD_BACK = 4096
+_PIECE = 256 * 1024
+_LOOK_SECONDS = 0.05
+# For which something is not tried to be stored again that found no room half way.
+_TOO_LARGE_SECONDS = 60.0
+UPSTREAM = Caller(None, "upstream")
+
+
+class Outcome(enum.Enum):
+    """How a fetch ended."""
+
+    FRESH = "another one had seen to it"
+    SAME = "the copy is still what the upstream has"
+    STORED = "stored, or replaced"
+    GONE = "the upstream has no such file"
+
+
+class NotStorable(Exception):
+    """It may be had, but not kept."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A path of a proxy, as a client spelled it."""
+
+    snapshot: Snapshot
+    path: str
+    spelling: str
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is known of bytes that are coming."""
+
+    size: int | None
+    content_type: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is there when a fetch begins; `copy` null: nothing."""
+
+    settings: Mapping[str, Any]
+    upstream: Upstream
+    read_only: bool
+    copy: Copy | None
+    # Why it is withheld, or will be; null: it is not.
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Copy:
+    upload_id: Any
+    digest: str
+    freshness: Freshness | None
+
+
+class Fetch:
+    """One fetch of one path. Those who wait for it hear of its head, when its bytes may be handed on as they come, and of its end."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.asked_at = time.time()
+        self._head: AsyncResult = AsyncResult()
+        self._end: AsyncResult = AsyncResult()
+        self._progress = Event()
+        self._receiver: Receiver | None = None
+        self._fd = -1
+
+    # -- for those who wait
+
+    def head(self) -> Head | None:
+        """Null when it ends without any bytes to be handed on. Raises what it ends with."""
+        head: Head | None = self._head.get()
+        return head
+
+    def end(self) -> Outcome:
+        """Raises what it ends with."""
+        outcome: Outcome = self._end.get()
+        return outcome
+
+    def follow(self) -> Follower | None:
+        """Its bytes as they come; null when they are all there, or none is coming."""
+        return Follower(self, os.dup(self._fd)) if self._fd >= 0 and not self._end.ready() else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether all is good. Raises what it ended with otherwise."""
+        if self._end.ready():
+            self._end.get()
+            return True
+        return False
+
+    @property
+    def written(self) -> int:
+        return 0 if self._receiver is None else self._receiver.written
+
+    def wait(self) -> None:
+        """Until there may be more."""
+        self._progress.wait(_LOOK_SECONDS)
+
+    # -- for the one who fetches
+
+    def begin(self, head: Head, receiver: Receiver) -> None:
+        """Its bytes may be handed on."""
+        self._receiver = receiver
+        self._fd = os.open(receiver.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._head.set(head)
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._head.ready())
+
+    def advance(self) -> None:
+        self._progress.set()
+        self._progress.clear()
+
+    def finish(self, outcome: Outcome) -> None:
+        self._end.set(outcome)
+        if not self._head.ready():
+            self._head.set(None)
+        self.advance()
+
+    def fail(self, error: BaseException) -> None:
+        self._end.set_exception(error)
+        if not self._head.ready():
+            self._head.set_exception(error)
+        self.advance()
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Follower:
+    """The bytes of a fetch for one client, at the client's own speed, from the file."""
+
+    def __init__(self, fetch: Fetch, fd: int) -> None:
+        self._fetch = fetch
+        self._fd = fd
+        head = fetch.head()
+        self.size = None if head is None else head.size
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[bytes]:
+        """Raises what the fetch ends with."""
+        at, goal = start, self.size if stop is None else stop
+        while True:
+            ended = self._fetch.ended
+            end = self._readable(goal, ended)
+            if at < end:
+                piece = os.pread(self._fd, min(_PIECE, end - at), at)
+                at += len(piece)
+                yield piece
+                gevent.sleep(0)
+            elif ended:
+                return
+            else:
+                self._fetch.wait()
+
+    def _readable(self, goal: int | None, ended: bool) -> int:
+        """How far it may be read: the last bytes of what is to be sent only at the end."""
+        written = self._fetch.written
+        if ended:
+            return written if goal is None else goal
+        return written - HELD_BACK if goal is None else min(written, goal - HELD_BACK)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Passing:
+    """The bytes of an answer that is not stored, straight from the upstream; the last piece once the length is good."""
+
+    def __init__(self, answer: Answer, held: contextlib.ExitStack) -> None:
+        self.size = answer.size
+        self._answer = answer
+        self._held = held
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[bytes]:
+        """Raises UpstreamFailed."""
+        at, former = 0, b""
+        with self._held:
+            while piece := self._answer.read():
+                if former:
+                    yield former
+                former = piece[max(0, start - at) : None if stop is None else max(0, stop - at)]
+                at += len(piece)
+            if former:
+                yield former
+
+    def close(self) -> None:
+        self._held.close()
+
+
+class Deposits(Publisher):
+    """Stores what an upstream has: nobody's right is asked, and no policy; the repository must still be that proxy."""
+
+    def _check_right(self, connection: Connection, target: Target, paths: Iterable[str | None]) -> tuple[Snapshot, Mapping[str, Any]]:
+        now = read_snapshot(connection, target.tenant, target.repository)
+        return now, settings_for_writing(connection, now.id)
+
+    def _check_offers(self, connection: Connection, standing: Standing, files: Sequence[NewFile], conditions: Conditions) -> None:
+        """Whatever the upstream has now replaces what it had, unless it is not the upstream any more. Raises Unavailable."""
+        now = standing.snapshot
+        if not now.caching_allowed or any(each.origin is None or each.origin.source != now.upstream_url for each in files):
+            raise Unavailable(f"the upstream of {now.name!r} was changed meanwhile; try again", retry_after=1)
+
+    def _remember(self, connection: Connection, snapshot: Snapshot, files: Sequence[NewFile]) -> None:
+        for each in files:
+            if each.origin is not None:
+                freshness.write(connection, snapshot.id, each.path, each.origin)
+
+
+class Fetches:
+    """Those of this process, one for each path at a time."""
+
+    def __init__(
+        self, database: Database, cache: Cache, secrets: Secrets, deposits: Deposits, editor: Editor, leases: Leases | None
+    ) -> None:
+        """`leases` null: no other process fetches."""
+        self._database = database
+        self._cache = cache
+        self._secrets = secrets
+        self._deposits = deposits
+        self._editor = editor
+        self._leases = leases
+        self._client = Client()
+        self._places = BoundedSemaphore(PLACES)
+        self._lines: dict[int, Line] = {}
+        self._running: dict[Any, Fetch] = {}
+        self._too_large: dict[tuple[int, str], float] = {}
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def state(self, repository_id: int) -> str:
+        """Of the upstream's breaker, as this process sees it."""
+        line = self._lines.get(repository_id)
+        return "closed" if line is None else line.breaker.state
+
+    def join(self, order: Order) -> Fetch:
+        """The fetch of that path that runs already, or one that begins now."""
+        key = order.snapshot.id, order.snapshot.epochs.metadata, order.path, order.spelling
+        fetch = self._running.get(key)
+        if fetch is None:
+            fetch = self._running[key] = Fetch(order)
+            gevent.spawn(self._run, key, fetch)
+        return fetch
+
+    def _run(self, key: Any, fetch: Fetch) -> None:
+        try:
+            fetch.finish(self._fetch(fetch))
+        except (ArkvoryError, NotStorable) as error:
+            fetch.fail(error)
+        except BaseException as error:
+            log.exception("the fetch of %s broke off", fetch.order.path)
+            fetch.fail(Unavailable("the fetch broke off; try again"))
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            del self._running[key]
+            fetch.close()
+
+    def _fetch(self, fetch: Fetch) -> Outcome:
+        order = fetch.order
+        with self._alone(order), self._place():
+            found = self.look(order)
+            copy = found.copy
+            if copy is not None and copy.freshness is not None and self._is_fresh(copy.freshness, fetch):
+                return Outcome.FRESH
+            with self._client.get(found.upstream, _wanted(order, found), self._line(order, found), patient=copy is None) as answer:
+                if answer.unchanged:
+                    return self._move(order, found, answer)
+                if answer.absent:
+                    return self._drop(order, found)
+                return self._store(fetch, found, answer)
+
+    def _is_fresh(self, known: Freshness, fetch: Fetch) -> bool:
+        """Another one has asked the upstream since: in this process or another, before we had our turn."""
+        source = fetch.order.snapshot.upstream_url
+        return not known.is_due(source, time.time()) or (known.source == source and known.checked > fetch.asked_at)
+
+    def look(self, order: Order) -> Found:
+        """Raises NotFound when the repository is gone, and Unavailable."""
+        repository_id = order.snapshot.id
+        with self._database.read() as connection:
+            row = connection.execute(_LOOK, {"id": repository_id, "path": order.path}).first()
+            if row is None:
+                raise NotFound(f"repository {order.snapshot.name!r} was deleted meanwhile")
+            where = upstream.read(connection, self._secrets, repository_id)
+            reason = reason_to_hold(connection, repository_id, order.path, UPSTREAM)
+        copy = None if row.upload_id is None else Copy(row.upload_id, row.digest, freshness_of(row))
+        return Found(row.settings, where, row.read_only, copy, reason)
+
+    @contextlib.contextmanager
+    def _alone(self, order: Order) -> Iterator[None]:
+        """In all processes. Whoever waited for too long goes on beside the other: twice is harmless."""
+        if self._leases is None:
+            yield
+            return
+        name = f"fetch/{order.snapshot.id}/{hashlib.sha256(order.path.encode()).hexdigest()[:32]}"
+        with self._leases.hold(name, LEASE_SECONDS, ELSEWHERE_SECONDS):
+            yield
+
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._places.acquire(timeout=PLACE_WAIT_SECONDS):
+            raise UpstreamBusy(f"all {PLACES} places for fetches are taken; try again shortly", 5)
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    def _line(self, order: Order, found: Found) -> Line:
+        line = self._lines.get(order.snapshot.id)
+        if line is None:
+            line = self._lines[order.snapshot.id] = Line(order.snapshot.name, found.upstream.connections)
+        line.resize(found.upstream.connections)
+        return line
+
+    # -- what becomes of the answer
+
+    def _move(self, order: Order, found: Found, answer: Answer) -> Outcome:
+        """Not modified: no epoch moves."""
+        assert found.copy is not None
+        assert found.copy.freshness is not None
+        known = found.copy.freshness
+        origin = _origin(order, found, answer.etag or known.etag, answer.last_modified or known.last_modified)
+        self._compared(order, found.copy, origin)
+        return Outcome.SAME
+
+    def _compared(self, order: Order, copy: Copy, origin: Origin) -> None:
+        with self._database.write() as connection:
+            freshness.move(connection, order.snapshot.id, order.path, copy.upload_id, origin)
+
+    def _drop(self, order: Order, found: Found) -> Outcome:
+        """Gone: the copy goes, and a miss is remembered, unless the path was stored since the fetch began."""
+        if found.copy is not None:
+            self._editor.drop_copy(order.snapshot, order.path, found.copy.upload_id)
+        lifetime = ttl_of(found.settings, "miss_ttl", MISS_TTL)
+        with self._database.read() as connection:
+            row = connection.execute(_PRESENCE, {"id": order.snapshot.id, "path": order.path}).first()
+        if row is None:
+            return Outcome.GONE
+        if row.present:
+            return Outcome.FRESH
+        seen = Epochs._make(row[:4])
+        # A rise since the query may be this very path. Between here and `put` nobody else runs.
+        if lifetime and self._cache.view.repository(order.snapshot.id).content <= seen.content and self._cache.may_keep(order.snapshot.id):
+            self._remember_miss(order, seen, lifetime)
+        return Outcome.GONE
+
+    def _remember_miss(self, order: Order, seen: Epochs, lifetime: float) -> None:
+        """C3: under the metadata epoch that the query read. Each spelling for itself: an upstream may tell them apart."""
+        key, now = keys.for_miss(order.snapshot.id, seen, order.path), time.monotonic()
+        known = {spelling: until for spelling, until in (self._cache.misses.peek(key) or {}).items() if until > now}
+        known[order.spelling] = now + lifetime
+        self._cache.misses.put(key, known, tags=(keys.tag_of_repository(order.snapshot.id),), lifetime=max(known.values()) - now)
+
+    def is_missing(self, order: Order, epochs: Epochs) -> bool:
+        """Whether the upstream said lately that it has no such file, by this spelling."""
+        known = self._cache.misses.get(keys.for_miss(order.snapshot.id, epochs, order.path))
+        return known is not None and known.get(order.spelling, 0.0) > time.monotonic()
+
+    def _store(self, fetch: Fetch, found: Found, answer: Answer) -> Outcome:
+        order = fetch.order
+        if found.read_only or self._too_large.get((order.snapshot.id, order.path), 0.0) > time.monotonic():
+            raise NotStorable
+        with Session(self._deposits, _target(order.snapshot), order.snapshot, contextlib.ExitStack()) as session:
+            received = self._receive(session, fetch, found, answer)
+            origin = _origin(order, found, answer.etag, answer.last_modified)
+            if found.copy is not None and found.copy.digest == received.sha256:
+                self._compared(order, found.copy, origin)
+                return Outcome.SAME
+            session.publish([NewFile(order.path, received, _content_type(answer, order.path), origin=origin)])
+        return Outcome.STORED
+
+    def _receive(self, session: Session, fetch: Fetch, found: Found, answer: Answer) -> Received:
+        """The whole body, handed on as it comes where nothing stands against it. Raises NotStorable when there is no room."""
+        order = fetch.order
+        try:
+            receiver = session.receiver(Expected(size=answer.size), when_small=("md5", "sha1"))
+        except (CapacitySpent, TooLarge) as error:
+            raise NotStorable from error
+        # A copy is better than a new file that breaks off, and what is held must not leave.
+        may_begin = found.copy is None and found.reason is None
+        try:
+            while piece := answer.read():
+                receiver.feed(piece)
+                if may_begin and not fetch.begun and (answer.size or receiver.size) > SMALL:
+                    fetch.begin(Head(answer.size, _content_type(answer, order.path)), receiver)
+                fetch.advance()
+            return receiver.finish()
+        except (CapacitySpent, TooLarge) as error:
+            self._too_large[order.snapshot.id, order.path] = time.monotonic() + _TOO_LARGE_SECONDS
+            raise (error if fetch.begun else NotStorable) from error
+
+    # -- without storing
+
+    def pass_through(self, order: Order) -> tuple[Head, Passing] | None:
+        """The upstream's bytes for one client; null when it has none. Raises Quarantined for what is held."""
+        found = self.look(order)
+        if found.reason is not None:
+            raise Quarantined(f"{order.path!r} is held in quarantine: {found.reason}")
+        held = contextlib.ExitStack()
+        try:
+            held.enter_context(self._place())
+            answer = held.enter_context(self._client.get(found.upstream, Wanted(order.spelling), self._line(order, found)))
+        except BaseException:
+            held.close()
+            raise
+        if answer.absent:
+            held.close()
+            return None
+        return Head(answer.size, _content_type(answer, order.path)), Passing(answer, held)
+
+
+def _target(snapshot: Snapshot) -> Target:
+    return Target(snapshot.format, snapshot.name, UPSTREAM, snapshot.tenant)
+
+
+def _wanted(order: Order, found: Found) -> Wanted:
+    """With the validators of the copy, where it came from the same address."""
+    known = None if found.copy is None else found.copy.freshness
+    if known is None or known.source != found.upstream.url:
+        return Wanted(order.spelling)
+    return Wanted(known.spelling, known.etag, known.last_modified)
+
+
+def _origin(order: Order, found: Found, etag: str | None, last_modified: str | None) -> Origin:
+    lasting = is_lasting(order.snapshot.format, order.path)
+    ttl = ttl_of(found.settings, "mutable_ttl", MUTABLE_TTL)
+    return Origin(found.upstream.url, _wanted(order, found).path, etag, last_modified, lasting, ttl)
+
+
+def _content_type(answer: Answer, path: str) -> str:
+    told = answer.content_type
+    if told is not None and is_content_type(told):
+        return told
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+_LOOK = text(
+    f"select r.settings, i.read_only, a.upload_id, b.digest, {freshness.COLUMNS} "
+    "from arkvory_repositories r cross join arkvory_installation i "
+    "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
+    "left join arkvory_freshness f on f.artifact_id = a.id where r.id = :id and r.deleted_at is null"
+)
+_PRESENCE = text(
+    "select r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch, exists (select 1 from arkvory_artifacts a "
+    "where a.repository_id = r.id and a.path = :path) as present from arkvory_repositories r where r.id = :id and r.deleted_at is null"
+)

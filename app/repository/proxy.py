@@ -1,0 +1,104 @@
+"""Reading from a proxy: the local copy while it is fresh, else what the upstream says, else the copy all the same (DESIGN 6)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from app.errors import ArkvoryError, NotFound, Unavailable
+from app.repository.fetching import Fetches, Head, NotStorable, Order, Outcome
+from app.repository.reading import Ask, Coming, Found, Gate, Judged, Reader, Told
+
+log = logging.getLogger(__name__)
+
+_HOW = {Outcome.FRESH: "hit", Outcome.SAME: "revalidated", Outcome.STORED: "miss"}
+
+
+class Proxy:
+    """The verbs of the reader for repositories that fetch what they do not have; `revalidations` by outcome."""
+
+    def __init__(self, reader: Reader, fetches: Fetches) -> None:
+        self._reader = reader
+        self._fetches = fetches
+        self.revalidations: Counter[str] = Counter(not_modified=0, updated=0, served_existing=0)
+
+    def find(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
+        """Without `whole` its bytes may still be coming. Raises as `Reader.find`, and UpstreamFailed when nothing can be said."""
+        snapshot = judged.snapshot
+        if not snapshot.caching_allowed:
+            return self._pass_through(judged, ask, whole=whole)
+        try:
+            found = self._reader.stored(judged, ask)
+        except NotFound as absent:
+            return self._fetch(judged, ask, absent, whole=whole)
+        known = found.gate.freshness
+        if known is not None and not known.is_due(snapshot.upstream_url, time.time()):
+            return Found(found.snapshot, found.gate, Told("hit", known.age))
+        return self._revalidate(judged, ask, found)
+
+    def _fetch(self, judged: Judged, ask: Ask, absent: NotFound, *, whole: bool) -> Found:
+        order = _order(judged, ask)
+        if self._fetches.is_missing(order, judged.epochs):
+            raise absent
+        fetch = self._fetches.join(order)
+        try:
+            head = None if whole else fetch.head()
+            if head is not None and (coming := fetch.follow()) is not None:
+                return self._coming(ask, head, coming)
+            outcome = fetch.end()
+        except NotStorable:
+            return self._pass_through(judged, ask, whole=whole)
+        if outcome is Outcome.GONE:
+            raise absent
+        return self._told(self._reader.find_stored(ask), _HOW[outcome])
+
+    def _revalidate(self, judged: Judged, ask: Ask, found: Found) -> Found:
+        """Only absence and other bytes take the copy away; the next check is not put off by a failure."""
+        fetch = self._fetches.join(_order(judged, ask))
+        try:
+            outcome = fetch.end()
+        except (ArkvoryError, NotStorable) as error:
+            log.warning("%s/%s is served from its copy: %s", ask.repository, ask.path, error)
+            self.revalidations["served_existing"] += 1
+            known = found.gate.freshness
+            return replace(found, told=Told("stale", 0 if known is None else known.age))
+        if outcome is Outcome.GONE:
+            raise NotFound(f"there is no {ask.path!r} in repository {ask.repository!r} any more")
+        self.revalidations["updated"] += outcome is Outcome.STORED
+        self.revalidations["not_modified"] += outcome is Outcome.SAME
+        return self._told(self._reader.find_again(ask, found), _HOW[outcome])
+
+    def _coming(self, ask: Ask, head: Head, coming: Coming) -> Found:
+        """The head may have been long in coming: whether the client may read is asked once more."""
+        try:
+            snapshot = self._reader.may_read(ask)
+        except BaseException:
+            coming.close()
+            raise
+        return Found(snapshot, _provisional(ask, head), Told("miss", 0), coming)
+
+    def _pass_through(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
+        if whole:
+            raise Unavailable("this repository does not store what it fetches, and that cannot be told without storing it", retry_after=60)
+        passing = self._fetches.pass_through(_order(judged, ask))
+        if passing is None:
+            raise NotFound(f"there is no {ask.path!r} in repository {ask.repository!r}")
+        head, coming = passing
+        return self._coming(ask, head, coming)
+
+    def _told(self, found: Found, how: str) -> Found:
+        known = found.gate.freshness
+        return replace(found, told=Told(how, 0 if known is None else known.age))
+
+
+def _order(judged: Judged, ask: Ask) -> Order:
+    return Order(judged.snapshot, ask.path, ask.spelling or ask.path)
+
+
+def _provisional(ask: Ask, head: Head) -> Gate:
+    """What can be said of bytes that are coming: no digest and no date yet."""
+    now = datetime.now(UTC)
+    return Gate(ask.path, 0, "", head.size or 0, {}, head.content_type, {}, now, now)

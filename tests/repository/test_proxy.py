@@ -1,0 +1,358 @@
+"""DESIGN 6: what a proxy answers, stores and forgets, whatever its upstream does; the upstream is asked over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from app.errors import ArkvoryError, NotFound, Quarantined, UpstreamFailed
+from app.repository.fetching import SMALL
+from app.repository.publishing import Target
+from app.repository.reading import Ask, Found
+from tests.support.house import ADMIN, House, eventually
+from tests.support.upstreams import FakeUpstream, noise
+
+BODY, OTHER = noise(200_000), noise(150_000, 2)
+LARGE = noise(3 * SMALL + 12345, 3)
+
+
+@pytest.fixture
+def upstream() -> Iterator[FakeUpstream]:
+    running = FakeUpstream().start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def proxied(house: House, upstream: FakeUpstream) -> House:
+    """A house with a proxy `files` of the upstream, whose copies are always due."""
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0, "miss_ttl": 60})
+    return house
+
+
+def find(house: House, path: str, spelling: str = "", *, whole: bool = True) -> Found:
+    return house.parts.reader.find(Ask("raw", "files", path, ADMIN, spelling=spelling), whole=whole)
+
+
+def how(house: House, path: str) -> str:
+    """How it was answered, or the code of the error."""
+    try:
+        told = find(house, path).told
+    except ArkvoryError as error:
+        return error.code
+    assert told is not None
+    return told.how
+
+
+def streamed(house: House, path: str, start: int = 0, stop: int | None = None) -> bytes:
+    found = find(house, path, whole=False)
+    if found.coming is None:
+        return house.read(path)[start:stop]
+    try:
+        return b"".join(found.coming.pieces(start, stop))
+    finally:
+        found.coming.close()
+
+
+def outcomes(house: House) -> dict[str, int]:
+    return {name: count for name, count in house.parts.proxy.revalidations.items() if count}
+
+
+def assert_nothing_is_left(house: House) -> None:
+    """W1."""
+    eventually(lambda: not house.parts.admission.open_uploads)
+    house.clean()
+    house.assert_counted()
+    house.assert_published_is_there()
+    house.assert_no_strays()
+
+
+def test_the_first_read_stores_and_the_next_asks_nobody(house: House, upstream: FakeUpstream) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url)
+    upstream.put("/a/file.bin", BODY, headers={"Content-Type": "application/x-own"})
+    content = house.epochs()[2]
+    assert how(house, "a/file.bin") == "miss"
+    assert house.epochs()[2] == content + 1
+    assert (house.read("a/file.bin"), how(house, "a/file.bin")) == (BODY, "hit")
+    assert find(house, "a/file.bin").gate.content_type == "application/x-own"
+    assert upstream.count("/a/file.bin") == 1
+    assert_nothing_is_left(house)
+
+
+def test_warm_it_sends_no_statement(house: House, upstream: FakeUpstream) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url)
+    upstream.put("/file", BODY)
+    find(house, "file"), find(house, "file")
+    before = house.parts.database.statements()
+    assert how(house, "file") == "hit"
+    assert house.parts.database.statements() == before
+
+
+def test_not_modified_moves_the_next_check_and_no_epoch(house: House, upstream: FakeUpstream) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 1})
+    upstream.put("/file", BODY, etag='"v1"')
+    assert how(house, "file") == "miss"
+    epochs = house.epochs()
+    gevent.sleep(1.1)
+    assert [how(house, "file") for _ in range(3)] == ["revalidated", "hit", "hit"]
+    assert house.epochs() == epochs
+    assert outcomes(house) == {"not_modified": 1}
+    assert upstream.asked[-1].headers["if-none-match"] == '"v1"'
+
+
+def test_the_same_bytes_again_without_a_validator_change_nothing(proxied: House, upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY)
+    find(proxied, "file")
+    epochs = proxied.epochs()
+    assert how(proxied, "file") == "revalidated"
+    assert proxied.epochs() == epochs
+    assert_nothing_is_left(proxied)
+
+
+def test_other_bytes_replace_the_copy(proxied: House, upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY, etag='"v1"')
+    find(proxied, "file")
+    content = proxied.epochs()[2]
+    upstream.put("/file", OTHER, etag='"v2"')
+    assert how(proxied, "file") == "miss"
+    assert proxied.read("file") == OTHER
+    assert proxied.epochs()[2] == content + 1
+    assert outcomes(proxied)["updated"] == 1
+    assert_nothing_is_left(proxied)
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_what_is_gone_upstream_goes_here_too_and_the_miss_is_remembered(proxied: House, upstream: FakeUpstream, status: int) -> None:
+    upstream.put("/file", BODY)
+    find(proxied, "file")
+    upstream.put("/file", status=status)
+    asked = len(upstream.asked)
+    assert [how(proxied, "file") for _ in range(3)] == ["not_found"] * 3
+    assert len(upstream.asked) == asked + 1
+    assert proxied.value("select count(*) from arkvory_artifacts") == 0
+    assert proxied.value("select count(*) from arkvory_freshness") == 0
+    assert_nothing_is_left(proxied)
+
+
+def test_a_miss_is_remembered_for_its_time(house: House, upstream: FakeUpstream) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"miss_ttl": 1})
+    assert [how(house, "file") for _ in range(3)] == ["not_found"] * 3
+    assert upstream.count("/file") == 1
+    upstream.put("/file", BODY)
+    assert how(house, "file") == "not_found"
+    gevent.sleep(1.1)
+    assert how(house, "file") == "miss"
+
+
+@pytest.mark.parametrize("failure", [401, 403, 429, 500, 502, 503, "refused", "cut", "silent"])
+def test_only_absence_is_remembered(proxied: House, upstream: FakeUpstream, failure: int | str) -> None:
+    """HO-X-3: cold an honest 502, 503 or 504, then the file; warm the copy, and the next check is not pushed."""
+    proxied.change("files", upstream={"read_seconds": 0.5, "connect_seconds": 1})
+    fail(upstream, failure)
+    with pytest.raises(UpstreamFailed) as raised:
+        find(proxied, "file")
+    assert not isinstance(raised.value, NotFound)
+    assert raised.value.retry_after > 0
+    recover(upstream)
+    assert how(proxied, "file") == "miss"
+    check = proxied.value("select next_check_at from arkvory_freshness")
+    fail(upstream, failure)
+    assert [how(proxied, "file") for _ in range(2)] == ["stale"] * 2
+    assert proxied.read("file") == BODY
+    assert proxied.value("select next_check_at from arkvory_freshness") == check
+    assert outcomes(proxied)["served_existing"] >= 2
+    assert_nothing_is_left(proxied)
+
+
+def fail(upstream: FakeUpstream, failure: int | str) -> None:
+    if failure == "refused":
+        upstream.stop()
+    elif failure == "cut":
+        upstream.put("/file", BODY, truncate=70_000)
+    elif failure == "silent":
+        upstream.put("/file", BODY, delay=5)
+    else:
+        upstream.put("/file", status=failure, headers={"Retry-After": "1"} if failure in (429, 503) else {})
+
+
+def recover(upstream: FakeUpstream) -> None:
+    upstream.stop()
+    upstream.start()
+    upstream.put("/file", BODY)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("body", [BODY, LARGE])
+def test_a_body_that_breaks_off_is_never_stored_nor_whole_for_anyone(
+    proxied: House, upstream: FakeUpstream, body: bytes, chunked: bool
+) -> None:
+    """HO-X-4."""
+    upstream.put("/file", body, truncate=len(body) - 70_000, chunked=chunked)
+    with pytest.raises(UpstreamFailed):
+        streamed(proxied, "file")
+    assert proxied.value("select count(*) from arkvory_artifacts") == 0
+    assert_nothing_is_left(proxied)
+    upstream.put("/file", body, chunked=chunked)
+    assert streamed(proxied, "file") == body
+    eventually(lambda: proxied.read("file") == body)
+
+
+def test_a_spelling_goes_out_as_it_came_and_is_missing_for_itself(proxied: House, upstream: FakeUpstream) -> None:
+    """HO-RAW-1."""
+    upstream.put("/w/a%2Bb.whl", BODY)
+    with pytest.raises(NotFound):
+        find(proxied, "w/a+b.whl", "w/a+b.whl")
+    assert find(proxied, "w/a+b.whl", "w/a%2Bb.whl").gate.size == len(BODY)
+    assert [each.target for each in upstream.asked] == ["/w/a+b.whl", "/w/a%2Bb.whl"]
+    # The copy is compared by the spelling that brought it.
+    find(proxied, "w/a+b.whl", "w/a+b.whl")
+    assert upstream.asked[-1].target == "/w/a%2Bb.whl"
+
+
+def test_many_who_want_a_cold_file_are_one_request_and_all_get_it_while_it_comes(proxied: House, upstream: FakeUpstream) -> None:
+    """HO-X-7."""
+    gate = Event()
+    upstream.put("/file", LARGE, gate=gate, piece=2 * SMALL)
+    readers = [gevent.spawn(streamed, proxied, "file") for _ in range(30)]
+    found = find(proxied, "file", whole=False)
+    assert found.coming is not None
+    pieces = found.coming.pieces(0, None)
+    first = next(pieces)
+    assert LARGE.startswith(first)
+    assert not any(each.ready() for each in readers)
+    gate.set()
+    assert first + b"".join(pieces) == LARGE
+    gevent.joinall(readers, timeout=20, raise_error=True)
+    assert all(each.value == LARGE for each in readers)
+    assert upstream.count("/file") == 1
+    eventually(lambda: proxied.read("file") == LARGE)
+    assert_nothing_is_left(proxied)
+
+
+def test_the_last_bytes_are_withheld_until_the_commit(proxied: House, upstream: FakeUpstream, pause: Any) -> None:
+    upstream.put("/file", LARGE)
+    stop = pause(proxied.parts.blobs, "place", before=True)
+    found = find(proxied, "file", whole=False)
+    assert found.coming is not None
+    taken = bytearray()
+
+    def read() -> None:
+        assert found.coming is not None
+        for piece in found.coming.pieces(0, None):
+            taken.extend(piece)
+
+    reading = gevent.spawn(read)
+    stop.reached()
+    gevent.sleep(0.3)
+    assert len(LARGE) - 8192 <= len(taken) < len(LARGE)
+    assert not reading.ready()
+    stop.go()
+    reading.get(timeout=10)
+    assert bytes(taken) == LARGE
+
+
+def test_a_part_of_what_is_coming(proxied: House, upstream: FakeUpstream) -> None:
+    proxied.change("files", settings={"mutable_ttl": 60})
+    upstream.put("/file", LARGE, pause=0.01)
+    assert streamed(proxied, "file", 100, 70_000) == LARGE[100:70_000]
+    assert streamed(proxied, "file", len(LARGE) - 10, len(LARGE)) == LARGE[-10:]
+    assert upstream.count("/file") == 1
+
+
+def test_who_asked_first_may_leave(proxied: House, upstream: FakeUpstream) -> None:
+    upstream.put("/file", LARGE, pause=0.01)
+    found = find(proxied, "file", whole=False)
+    assert found.coming is not None
+    found.coming.close()
+    eventually(lambda: proxied.value("select count(*) from arkvory_artifacts") == 1)
+    assert upstream.count("/file") == 1
+
+
+def test_without_room_it_is_handed_on_and_not_stored(proxied: House, upstream: FakeUpstream) -> None:
+    proxied.change("files", quota_bytes=1000)
+    upstream.put("/file", BODY)
+    assert streamed(proxied, "file") == BODY
+    assert proxied.value("select count(*) from arkvory_artifacts") == 0
+    upstream.put("/long", LARGE, chunked=True)
+    assert streamed(proxied, "long") == LARGE
+    upstream.put("/cut", LARGE, truncate=len(LARGE) - 5)
+    with pytest.raises(UpstreamFailed):
+        streamed(proxied, "cut")
+    assert_nothing_is_left(proxied)
+
+
+def test_without_caching_nothing_is_stored(proxied: House, upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY)
+    find(proxied, "file")
+    proxied.change("files", settings={"caching": False})
+    upstream.put("/file", OTHER)
+    assert [streamed(proxied, "file"), streamed(proxied, "file", 5, 100)] == [OTHER, OTHER[5:100]]
+    with pytest.raises(NotFound):
+        streamed(proxied, "nothing")
+    assert proxied.value("select count(*) from arkvory_artifacts") == 1
+
+
+def test_while_the_installation_is_read_only_nothing_is_stored(proxied: House, upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY)
+    proxied.rows("update arkvory_installation set read_only = true")
+    assert streamed(proxied, "file") == BODY
+    assert proxied.value("select count(*) from arkvory_artifacts") == 0
+
+
+def test_another_address_voids_copies_and_misses(house: House, upstream: FakeUpstream) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url)
+    upstream.put("/file", BODY, etag='"same"')
+    assert [how(house, each) for each in ("file", "none", "file")] == ["miss", "not_found", "hit"]
+    upstream.put("/other/file", OTHER, etag='"same"')
+    upstream.put("/other/none", OTHER)
+    house.change("files", upstream_url=f"{upstream.url}/other")
+    assert [how(house, each) for each in ("file", "none", "file")] == ["miss", "miss", "hit"]
+    assert house.read("file") == OTHER
+
+
+def test_what_is_held_leaves_by_no_door(proxied: House, upstream: FakeUpstream) -> None:
+    """W5, before anything was fetched; by a rule; and where nothing is stored."""
+    upstream.put("/held", LARGE)
+    upstream.put("/by/rule", LARGE)
+    proxied.quarantine.hold(ADMIN, "files", "held", "looked at")
+    proxied.quarantine.add_rule(ADMIN, "files", "by/*", None, "looked at")
+    for path in ("held", "by/rule"):
+        with pytest.raises(Quarantined):
+            streamed(proxied, path)
+    proxied.change("files", settings={"caching": False})
+    for path in ("held", "by/rule"):
+        with pytest.raises(Quarantined):
+            streamed(proxied, path)
+
+
+def test_publishing_into_a_proxy_is_refused(proxied: House) -> None:
+    with pytest.raises(ArkvoryError) as refused:
+        proxied.publish("file", BODY)
+    assert refused.value.code == "not_allowed_here"
+    with pytest.raises(ArkvoryError) as refused:
+        proxied.parts.editor.delete(Target("raw", "files", ADMIN), ["file"])
+    assert refused.value.code in {"not_allowed_here", "not_found"}
+
+
+def test_a_404_that_is_late_does_not_hide_what_was_stored_meanwhile(proxied: House, upstream: FakeUpstream) -> None:
+    """DESIGN 6: unless the path was stored since the fetch began. By the other spelling, which is another fetch."""
+    upstream.put("/a+b", status=404, delay=0.6)
+    upstream.put("/a%2Bb", BODY)
+    late = gevent.spawn(lambda: find(proxied, "a+b", "a+b").gate.size)
+    gevent.sleep(0.1)
+    find(proxied, "a+b", "a%2Bb")
+    assert late.get(timeout=5) == len(BODY)
+    assert len(proxied.parts.cache.misses) == 0
+
+
+def test_a_deleted_repository_takes_its_copies_along(proxied: House, upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY)
+    find(proxied, "file")
+    proxied.registry.delete(ADMIN, "files")
+    proxied.clean()
+    proxied.clean()
+    assert proxied.value("select (select count(*) from arkvory_freshness) + (select count(*) from arkvory_upstreams)") == 0
