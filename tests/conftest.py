@@ -9,6 +9,7 @@
     pause                stops whoever calls a function: pause(house.parts.blobs, "place") (tests.support.pauses.Pause)
     server               a whole Arkvory for the tests of one file (tests.support.server.Server)
     make_server          makes one for this test: make_server(ARKVORY_MAX_UPLOADS="2"), make_server(embedded=True)
+    upstream             what a proxy fetches from, and does what the test says (tests.support.upstreams.FakeUpstream)
     make_cluster         several gunicorn masters over one database and folder: make_cluster(masters=2, workers=2)
 """
 
@@ -38,6 +39,7 @@ from tests.support.database import execute, start, take_down
 from tests.support.house import House
 from tests.support.pauses import Pause
 from tests.support.server import Cluster, Server
+from tests.support.upstreams import FakeUpstream
 
 engines.patch_for_gevent()
 
@@ -188,6 +190,13 @@ def make_server(
         running.close()
     for url in databases:
         drop(postgres, url)
+
+
+@pytest.fixture
+def upstream() -> Iterator[FakeUpstream]:
+    running = FakeUpstream().start()
+    yield running
+    running.stop()
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_cluster_rejections_total", "counter", (), "cluster: messages that failed, each time"),
     ("arkvory_cluster_dead_letters_total", "counter", (), "cluster: messages that failed every time and were put aside"),
     ("arkvory_proxy_revalidations_total", "counter", ("outcome",), "local copies that were due, by what came of asking the upstream"),
+    ("arkvory_proxy_upstreams_left_alone", "gauge", (), "upstreams that failed several times in a row, or asked for a pause"),
     ("arkvory_proxy_fetches_running", "gauge", (), "files that are being fetched from upstreams"),
     ("arkvory_storage_owned", "gauge", (), "processes of this server that own the storage and may write"),
 )
@@ -120,6 +121,7 @@ def values_of(house: Parts) -> numbers.Rows:
         "arkvory_upload_places_used": [("", house.places.used)],
         "arkvory_upload_places_waiting": [("", house.places.waiting)],
         "arkvory_proxy_revalidations_total": list(house.proxy.revalidations.items()),
+        "arkvory_proxy_upstreams_left_alone": [("", house.fetches.left_alone)],
         "arkvory_proxy_fetches_running": [("", house.fetches.running)],
         "arkvory_storage_owned": [("", float(house.ownership.held))],
     }

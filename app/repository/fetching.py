@@ -36,7 +36,7 @@ from app.cache.store import Cache
 from app.cache.view import Epochs
 from app.cluster.leases import Leases
 from app.database.engines import Database
-from app.errors import ArkvoryError, CapacitySpent, NotFound, Quarantined, TooLarge, Unavailable, UpstreamBusy
+from app.errors import ArkvoryError, CapacitySpent, NotFound, Quarantined, TooLarge, Unavailable, UpstreamBusy, UpstreamTimedOut
 from app.repository.deleting import Editor
 from app.repository.formats import is_lasting
 from app.repository.names import is_content_type
@@ -137,9 +137,10 @@ class Fetch:
         head: Head | None = self._head.get()
         return head
 
-    def end(self) -> Outcome:
-        """Raises what it ends with."""
-        outcome: Outcome = self._end.get()
+    def end(self, seconds: float | None = None) -> Outcome:
+        """Raises what it ends with, and UpstreamTimedOut when it goes on for longer than that."""
+        with gevent.Timeout(seconds, UpstreamTimedOut("the upstream takes long; it goes on being asked")):
+            outcome: Outcome = self._end.get()
         return outcome
 
     def follow(self) -> Follower | None:
@@ -300,10 +301,10 @@ class Fetches:
     def running(self) -> int:
         return len(self._running)
 
-    def state(self, repository_id: int) -> str:
-        """Of the upstream's breaker, as this process sees it."""
-        line = self._lines.get(repository_id)
-        return "closed" if line is None else line.breaker.state
+    @property
+    def left_alone(self) -> int:
+        """Upstreams that are not asked just now."""
+        return sum(line.breaker.state in {"open", "paused"} for line in self._lines.values())
 
     def join(self, order: Order) -> Fetch:
         """The fetch of that path that runs already, or one that begins now."""
@@ -459,7 +460,9 @@ class Fetches:
                 fetch.advance()
             return receiver.finish()
         except (CapacitySpent, TooLarge) as error:
-            self._too_large[order.snapshot.id, order.path] = time.monotonic() + _TOO_LARGE_SECONDS
+            now = time.monotonic()
+            self._too_large = {path: until for path, until in self._too_large.items() if until > now}
+            self._too_large[order.snapshot.id, order.path] = now + _TOO_LARGE_SECONDS
             raise (error if fetch.begun else NotStorable) from error
 
     # -- without storing

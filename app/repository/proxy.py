@@ -14,6 +14,8 @@ from app.repository.reading import Ask, Coming, Found, Gate, Judged, Reader, Tol
 
 log = logging.getLogger(__name__)
 
+# How long whoever could have the copy waits for the upstream's word.
+PATIENCE_SECONDS = 10.0
 _HOW = {Outcome.FRESH: "hit", Outcome.SAME: "revalidated", Outcome.STORED: "miss"}
 
 
@@ -59,7 +61,7 @@ class Proxy:
         """Only absence and other bytes take the copy away; the next check is not put off by a failure."""
         fetch = self._fetches.join(_order(judged, ask))
         try:
-            outcome = fetch.end()
+            outcome = fetch.end(PATIENCE_SECONDS)
         except (ArkvoryError, NotStorable) as error:
             log.warning("%s/%s is served from its copy: %s", ask.repository, ask.path, error)
             self.revalidations["served_existing"] += 1

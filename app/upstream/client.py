@@ -33,6 +33,8 @@ MOST_REDIRECTS = 5
 LEAST_RATE = 1024
 # Encoded although we asked for none: so much may come of it, or so many times its size.
 DECODED_BYTES, DECODED_TIMES = 16 * PIECE, 100
+# Of an error's page.
+_READ_ANYWAY = 64 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _ABSENT = frozenset({404, 410})
 _REFUSED = frozenset({401, 403, 407})
@@ -100,6 +102,13 @@ class Answer:
             if decoded or not piece:
                 return decoded
 
+    def leave(self) -> None:
+        """The connection may be used again where little is left to read of it."""
+        if self.unchanged or (self.absent and self._announced is not None and self._announced <= _READ_ANYWAY):
+            with contextlib.suppress(UpstreamFailed):
+                while self._next():
+                    pass
+
     def _next(self) -> bytes:
         if self._decoder is not None and self._decoder.unconsumed_tail:
             return self._decoder.unconsumed_tail
@@ -148,6 +157,7 @@ class Client:
             try:
                 answer = _judged(response, wanted, line, upstream)
                 yield answer
+                answer.leave()
                 line.breaker.succeeded()
             except UpstreamFailed as error:
                 if not isinstance(error, UpstreamBusy | _Refused):

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import gevent
 import pytest
 import requests
+from gevent.event import Event
+from requests.adapters import HTTPAdapter
 
+from app.errors import NotFound
+from app.repository.reading import Ask
 from tests.cluster.conftest import MakeMember
 from tests.conftest import MakeCluster
-from tests.support.house import House, eventually
+from tests.support.house import ADMIN, House, eventually
 from tests.support.upstreams import FakeUpstream, noise
 
 BODY = noise(200_000)
-
-
-@pytest.fixture
-def upstream() -> Iterator[FakeUpstream]:
-    running = FakeUpstream().start()
-    yield running
-    running.stop()
 
 
 def test_a_crowd_over_two_processes_is_one_request(make_cluster: MakeCluster, upstream: FakeUpstream) -> None:
@@ -31,7 +26,7 @@ def test_a_crowd_over_two_processes_is_one_request(make_cluster: MakeCluster, up
     cluster[0].repository("there", kind="proxy", upstream_url=upstream.url, public=True)
     with requests.Session() as session:
         session.trust_env = False
-        session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=64))
+        session.mount("http://", HTTPAdapter(pool_maxsize=64))
         clients = [
             gevent.spawn(lambda url: session.get(url, timeout=60).content == body, f"{each.url}/raw/there/b.jar")
             for each in cluster
@@ -44,7 +39,7 @@ def test_a_crowd_over_two_processes_is_one_request(make_cluster: MakeCluster, up
 
 def test_the_fetch_of_a_killed_process_is_taken_over(make_cluster: MakeCluster, upstream: FakeUpstream) -> None:
     cluster = make_cluster(masters=2, workers=1)
-    gate = gevent.event.Event()
+    gate = Event()
     upstream.put("/b.jar", BODY, gate=gate, times=1)
     cluster[0].repository("there", kind="proxy", upstream_url=upstream.url, public=True)
     first = gevent.spawn(requests.get, f"{cluster[0].url}/raw/there/b.jar", timeout=60)
@@ -59,6 +54,10 @@ def test_the_fetch_of_a_killed_process_is_taken_over(make_cluster: MakeCluster, 
     gate.set()
 
 
+def fetch(house: House, spelling: str) -> None:
+    house.parts.reader.find(Ask("raw", "files", "a+b", ADMIN, spelling=spelling))
+
+
 def pair_of(make_member: MakeMember, upstream: FakeUpstream) -> tuple[House, House]:
     one, other = make_member(), make_member()
     one.repository(kind="proxy", upstream_url=upstream.url, settings={"miss_ttl": 60})
@@ -67,14 +66,12 @@ def pair_of(make_member: MakeMember, upstream: FakeUpstream) -> tuple[House, Hou
 
 def test_a_miss_goes_when_another_process_stores_the_path(make_member: MakeMember, upstream: FakeUpstream) -> None:
     """Of the same path by another spelling, so that the miss itself would have stood."""
-    from app.repository.reading import Ask
-    from tests.support.house import ADMIN
-
     one, other = pair_of(make_member, upstream)
     upstream.put("/a%2Bb", BODY)
-    assert one.outcome("a+b") == "not_found"
+    with pytest.raises(NotFound):
+        fetch(one, "a+b")
     assert len(one.parts.cache.misses) == 1
-    other.parts.reader.find(Ask("raw", "files", "a+b", ADMIN, spelling="a%2Bb"))
+    fetch(other, "a%2Bb")
     eventually(lambda: len(one.parts.cache.misses) == 0)
     assert one.read("a+b") == BODY
     assert upstream.count("/a+b") == 1
@@ -82,14 +79,12 @@ def test_a_miss_goes_when_another_process_stores_the_path(make_member: MakeMembe
 
 def test_what_another_process_stored_is_found_despite_a_miss_whose_message_is_late(make_member: MakeMember, upstream: FakeUpstream) -> None:
     """C10: in a cluster an absence is confirmed by the rows."""
-    from app.repository.reading import Ask
-    from tests.support.house import ADMIN
-
     one, other = pair_of(make_member, upstream)
     upstream.put("/a%2Bb", BODY)
-    assert one.outcome("a+b") == "not_found"
+    with pytest.raises(NotFound):
+        fetch(one, "a+b")
     one.loop.stop()
-    other.parts.reader.find(Ask("raw", "files", "a+b", ADMIN, spelling="a%2Bb"))
+    fetch(other, "a%2Bb")
     assert len(one.parts.cache.misses) == 1
     one.parts.cache.require_synced = lambda: None
     assert one.read("a+b") == BODY

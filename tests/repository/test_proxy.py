@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import gevent
@@ -18,13 +17,6 @@ from tests.support.upstreams import FakeUpstream, noise
 
 BODY, OTHER = noise(200_000), noise(150_000, 2)
 LARGE = noise(3 * SMALL + 12345, 3)
-
-
-@pytest.fixture
-def upstream() -> Iterator[FakeUpstream]:
-    running = FakeUpstream().start()
-    yield running
-    running.stop()
 
 
 @pytest.fixture
@@ -183,6 +175,18 @@ def recover(upstream: FakeUpstream) -> None:
     upstream.stop()
     upstream.start()
     upstream.put("/file", BODY)
+
+
+def test_who_could_have_the_copy_does_not_wait_for_a_slow_upstream(
+    proxied: House, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.repository.proxy.PATIENCE_SECONDS", 0.2)
+    upstream.put("/file", BODY)
+    find(proxied, "file")
+    upstream.put("/file", OTHER, delay=1)
+    assert [how(proxied, "file") for _ in range(2)] == ["stale"] * 2
+    eventually(lambda: proxied.read("file") == OTHER)
+    assert upstream.count("/file") == 2
 
 
 @pytest.mark.parametrize("chunked", [False, True])

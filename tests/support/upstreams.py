@@ -50,6 +50,7 @@ class FakeUpstream:
     def __init__(self) -> None:
         self.rules: dict[str, list[Rule]] = {}
         self.asked: list[Asked] = []
+        self.connections = 0
         self.arrived: Callable[[Asked], None] = lambda asked: None
         self._server: StreamServer | None = None
         self._port = 0
@@ -92,6 +93,7 @@ class FakeUpstream:
         return sum(1 for each in self.asked if each.target == path)
 
     def _serve(self, client: Any, _address: Any) -> None:
+        self.connections += 1
         with contextlib.closing(client), contextlib.suppress(OSError), client.makefile("rb") as lines:
             while (asked := _read(lines)) is not None:
                 self.asked.append(asked)

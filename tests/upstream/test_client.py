@@ -21,13 +21,6 @@ BODY = noise(300_000)
 
 
 @pytest.fixture
-def upstream() -> Iterator[FakeUpstream]:
-    running = FakeUpstream().start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
 def other() -> Iterator[FakeUpstream]:
     running = FakeUpstream().start()
     yield running
@@ -253,3 +246,13 @@ def test_no_more_connections_than_the_upstream_may_get(upstream: FakeUpstream) -
 
     gevent.joinall([gevent.spawn(get) for _ in range(10)], raise_error=True)
     assert most == 2
+
+
+def test_a_connection_is_used_again_also_after_an_absence_and_no_change(upstream: FakeUpstream) -> None:
+    upstream.put("/file", BODY, etag='"v1"')
+    client, line = Client(), Line("it", 8)
+    for wanted in (Wanted("file"), Wanted("file", etag='"v1"'), Wanted("none"), Wanted("file")):
+        with client.get(Upstream(upstream.url), wanted, line) as answer:
+            while not answer.unchanged and not answer.absent and answer.read():
+                pass
+    assert (len(upstream.asked), upstream.connections) == (4, 1)

@@ -19,13 +19,6 @@ LARGE = noise(4_000_000, 2)
 
 
 @pytest.fixture
-def upstream() -> Iterator[FakeUpstream]:
-    running = FakeUpstream().start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
 def proxy(server: Server, upstream: FakeUpstream) -> Iterator[str]:
     """The address of a proxy of the upstream."""
     address = server.repository("there", kind="proxy", upstream_url=upstream.url, public=True)
