@@ -21,7 +21,8 @@ VERSION_POLICY = click.Choice(["release", "snapshot", "mixed"])
 
 _REPOSITORIES = (field("name"), field("format"), field("kind"), field("status"), field("public"), field("url"))
 _REPOSITORY = (
-    *_REPOSITORIES, field("quota_bytes"), field("settings"), field("host"), field("creator"), field("created_at"), field("updated_at"),
+    *_REPOSITORIES, field("quota_bytes"), field("settings"), field("host"), field("upstream_url"), field("upstream"), field("creator"),
+    field("created_at"), field("updated_at"),
 )  # fmt: skip
 _RULES = (field("id"), field("subject"), field("permissions"), field("path_prefix"))
 _DEPLOY_TOKENS = (

@@ -51,7 +51,7 @@ class Fields(list[tuple[str, str]]):
         longer = Fields.__new__(Fields)
         list.__init__(longer, (*self, *more))
         longer.length = self.length
-        longer.text = self.text + "".join(f"{name}: {value}\r\n" for name, value in more)
+        longer.text = self.text + "".join([f"{name}: {value}\r\n" for name, value in more])
         return longer
 
 

@@ -259,7 +259,8 @@ def _check_settings(of: _Kind, settings: Mapping[str, Any]) -> None:
     known = _settings_of(of)
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        raise Invalid(f"{of.kind} {of.format} repositories have no setting {unknown[0]!r}; there is: {', '.join(known)}", field="settings")
+        name, there = unknown[0], ", ".join(known)
+        raise Invalid(f"{of.kind} {of.format} repositories have no setting {name!r}; there is: {there}", field=f"settings.{name}")
     for name, value in settings.items():
         known[name](name, value)
 

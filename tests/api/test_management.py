@@ -66,7 +66,8 @@ def test_a_repository_is_shown_with_its_epochs_and_its_client_address(server: Se
     assert made == server.get(answer.headers["Location"].removeprefix(server.url)).json()
     assert made | {"created_at": "", "updated_at": ""} == {
         "name": name, "format": "pypi", "kind": "hosted", "status": "online", "public": False, "quota_bytes": 5, "settings": {},
-        "host": None, "epochs": {"metadata": 1, "authorization": 1, "content": 1, "members": 1}, "creator": "admin",
+        "host": None, "upstream_url": None, "upstream": None, "creator": "admin",
+        "epochs": {"metadata": 1, "authorization": 1, "content": 1, "members": 1},
         "url": f"{server.url}/pypi/{name}/simple/", "created_at": "", "updated_at": "",
     }  # fmt: skip
     assert made["created_at"].endswith("Z")
@@ -230,8 +231,9 @@ def test_of_many_who_create_the_same_repository_at_once_one_gets_201_and_the_oth
         ({"name": "a\x00"}, "name"),
         ({"name": "\ud800"}, "name"),
         ({"format": "zip"}, "format"),
-        ({"kind": "proxy"}, "kind"),
-        ({"kind": "proxy", "upstream_url": "https://example.org/"}, "kind"),
+        ({"kind": "proxy"}, "upstream_url"),
+        ({"kind": "proxy", "upstream_url": "https://example.org/", "format": "oci"}, "kind"),
+        ({"kind": "proxy", "upstream_url": "https://example.org/", "upstream": {"surprise": 1}}, "upstream.surprise"),
         ({"kind": "group", "members": []}, "kind"),
         ({"public": "yes"}, "public"),
         ({"public": 1}, "public"),

@@ -18,6 +18,7 @@ import requests
 from app.cluster import localserver
 from tests.support import clients
 from tests.support.server import ROOT, Server, free_port
+from tests.support.upstreams import FakeUpstream
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -57,6 +58,20 @@ def test_a_command_beside_a_running_server_goes_through_it_without_a_password(se
     assert server.get("/raw/seen/a", auth=None).status_code == 401
     here("repo", "update", "seen", "--public", "--status", "offline")
     assert server.get("/raw/seen/a", auth=None).status_code == 503
+
+
+def test_a_proxy_is_made_and_changed_without_showing_what_is_secret(here: Run, upstream: FakeUpstream, server: Server) -> None:
+    upstream.put("/a", b"from there", auth="Basic dTpw")
+    login = ("--upstream-user", "u", "--upstream-password", "--upstream-header", "X-Key: abc")
+    done = here("repo", "create", "fetched", "--format", "raw", "--upstream", upstream.url, *login, "--mutable-ttl", "5", text="p\n")
+    assert "abc" not in done.stdout
+    made = document(here("repo", "show", "fetched", "--json"))
+    assert (made["kind"], made["upstream_url"], made["settings"]) == ("proxy", upstream.url, {"mutable_ttl": 5})
+    assert made["upstream"] == {"username": "u", "password": True, "headers": ["X-Key"]}
+    assert server.get("/raw/fetched/a").content == b"from there"
+    assert upstream.asked[-1].headers["x-key"] == "abc"
+    changed = document(here("repo", "update", "fetched", "--no-caching", "--connections", "2", "--json"))
+    assert (changed["settings"]["caching"], changed["upstream"]["connections"]) == (False, 2)
 
 
 def test_the_whole_life_of_a_repository(server: Server, here: Run) -> None:

@@ -56,7 +56,7 @@ def test_a_name_that_is_no_name_is_refused(house: House, name: str) -> None:
         ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"ca": "none"}}, "upstream.ca"),
         ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"read_seconds": 0}}, "upstream.read_seconds"),
         ({"kind": "proxy", "upstream_url": "https://there", "settings": {"mutable_ttl": -1}}, "settings.mutable_ttl"),
-        ({"kind": "proxy", "upstream_url": "https://there", "settings": {"write_policy": "once"}}, "settings"),
+        ({"kind": "proxy", "upstream_url": "https://there", "settings": {"write_policy": "once"}}, "settings.write_policy"),
         ({"upstream_url": "https://there"}, "upstream_url"),
         ({"upstream": {"username": "u"}}, "upstream"),
         ({"kind": "group"}, "kind"),
@@ -64,7 +64,7 @@ def test_a_name_that_is_no_name_is_refused(house: House, name: str) -> None:
         ({"status": "asleep"}, "status"),
         ({"quota_bytes": -1}, "quota_bytes"),
         ({"quota_bytes": 2**63}, "quota_bytes"),
-        ({"settings": {"colour": "red"}}, "settings"),
+        ({"settings": {"colour": "red"}}, "settings.colour"),
         ({"settings": {"write_policy": "sometimes"}}, "settings.write_policy"),
     ],
 )

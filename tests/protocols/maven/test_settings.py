@@ -19,8 +19,8 @@ def test_a_maven_repository_has_a_version_policy_that_can_change(house: House) -
     ("format", "settings", "field"),
     [
         ("maven", {"version_policy": "both"}, "settings.version_policy"),
-        ("raw", {"version_policy": "release"}, "settings"),
-        ("pypi", {"version_policy": "release"}, "settings"),
+        ("raw", {"version_policy": "release"}, "settings.version_policy"),
+        ("pypi", {"version_policy": "release"}, "settings.version_policy"),
     ],
 )
 def test_other_policies_and_formats_are_refused_with_the_field(house: House, format: str, settings: dict[str, str], field: str) -> None:
