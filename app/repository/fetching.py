@@ -100,7 +100,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Found:
+class Known:
     """What is there when a fetch begins; `copy` null: nothing."""
 
     settings: Mapping[str, Any]
@@ -348,7 +348,7 @@ class Fetches:
         source = fetch.order.snapshot.upstream_url
         return not known.is_due(source, time.time()) or (known.source == source and known.checked > fetch.asked_at)
 
-    def look(self, order: Order) -> Found:
+    def look(self, order: Order) -> Known:
         """Raises NotFound when the repository is gone, and Unavailable."""
         repository_id = order.snapshot.id
         with self._database.read() as connection:
@@ -358,7 +358,7 @@ class Fetches:
             where = upstream.read(connection, self._secrets, repository_id)
             reason = reason_to_hold(connection, repository_id, order.path, UPSTREAM)
         copy = None if row.upload_id is None else Copy(row.upload_id, row.digest, freshness_of(row))
-        return Found(row.settings, where, row.read_only, copy, reason)
+        return Known(row.settings, where, row.read_only, copy, reason)
 
     @contextlib.contextmanager
     def _alone(self, order: Order) -> Iterator[None]:
@@ -379,7 +379,7 @@ class Fetches:
         finally:
             self._places.release()
 
-    def _line(self, order: Order, found: Found) -> Line:
+    def _line(self, order: Order, found: Known) -> Line:
         line = self._lines.get(order.snapshot.id)
         if line is None:
             line = self._lines[order.snapshot.id] = Line(order.snapshot.name, found.upstream.connections)
@@ -388,7 +388,7 @@ class Fetches:
 
     # -- what becomes of the answer
 
-    def _move(self, order: Order, found: Found, answer: Answer) -> Outcome:
+    def _move(self, order: Order, found: Known, answer: Answer) -> Outcome:
         """Not modified: no epoch moves."""
         assert found.copy is not None
         assert found.copy.freshness is not None
@@ -401,7 +401,7 @@ class Fetches:
         with self._database.write() as connection:
             freshness.move(connection, order.snapshot.id, order.path, copy.upload_id, origin)
 
-    def _drop(self, order: Order, found: Found) -> Outcome:
+    def _drop(self, order: Order, found: Known) -> Outcome:
         """Gone: the copy goes, and a miss is remembered, unless the path was stored since the fetch began."""
         if found.copy is not None:
             self._editor.drop_copy(order.snapshot, order.path, found.copy.upload_id)
@@ -430,7 +430,7 @@ class Fetches:
         known = self._cache.misses.get(keys.for_miss(order.snapshot.id, epochs, order.path))
         return known is not None and known.get(order.spelling, 0.0) > time.monotonic()
 
-    def _store(self, fetch: Fetch, found: Found, answer: Answer) -> Outcome:
+    def _store(self, fetch: Fetch, found: Known, answer: Answer) -> Outcome:
         order = fetch.order
         if found.read_only or self._too_large.get((order.snapshot.id, order.path), 0.0) > time.monotonic():
             raise NotStorable
@@ -443,7 +443,7 @@ class Fetches:
             session.publish([NewFile(order.path, received, _content_type(answer, order.path), origin=origin)])
         return Outcome.STORED
 
-    def _receive(self, session: Session, fetch: Fetch, found: Found, answer: Answer) -> Received:
+    def _receive(self, session: Session, fetch: Fetch, found: Known, answer: Answer) -> Received:
         """The whole body, handed on as it comes where nothing stands against it. Raises NotStorable when there is no room."""
         order = fetch.order
         try:
@@ -489,7 +489,7 @@ def _target(snapshot: Snapshot) -> Target:
     return Target(snapshot.format, snapshot.name, UPSTREAM, snapshot.tenant)
 
 
-def _wanted(order: Order, found: Found) -> Wanted:
+def _wanted(order: Order, found: Known) -> Wanted:
     """With the validators of the copy, where it came from the same address."""
     known = None if found.copy is None else found.copy.freshness
     if known is None or known.source != found.upstream.url:
@@ -497,7 +497,7 @@ def _wanted(order: Order, found: Found) -> Wanted:
     return Wanted(known.spelling, known.etag, known.last_modified)
 
 
-def _origin(order: Order, found: Found, etag: str | None, last_modified: str | None) -> Origin:
+def _origin(order: Order, found: Known, etag: str | None, last_modified: str | None) -> Origin:
     lasting = is_lasting(order.snapshot.format, order.path)
     ttl = ttl_of(found.settings, "mutable_ttl", MUTABLE_TTL)
     return Origin(found.upstream.url, _wanted(order, found).path, etag, last_modified, lasting, ttl)
