@@ -84,11 +84,14 @@ class Leases:
                 log.warning("the lease of %s could not be renewed: %s", name, error)
 
     def _drop(self, name: str, holder: str) -> None:
+        """And with it those of the kind (up to the slash) whose holders died, which nobody may ever ask for again."""
+        statement = text(
+            "delete from arkvory_leases where name in (select name from arkvory_leases where (name = :name and holder = :holder) "
+            "or (starts_with(name, :kind) and until < clock_timestamp() - interval '1 minute') for update skip locked)"
+        )
         try:
             with self._database.write() as connection:
-                connection.execute(
-                    text("delete from arkvory_leases where name = :name and holder = :holder"), {"name": name, "holder": holder}
-                )
+                connection.execute(statement, {"name": name, "holder": holder, "kind": name.partition("/")[0] + "/"})
         except ArkvoryError as error:
             log.warning("the lease of %s is left to run out: %s", name, error)
 
