@@ -139,13 +139,13 @@ def test_the_command_reports_beside_a_running_server_and_without_one(make_server
 def test_a_command_that_is_stopped_says_how_to_go_on(make_server: Callable[..., Server]) -> None:
     server = make_server()
     server.repository("files")
-    bodies = sorted((os.urandom(6 * 1024 * 1024) for _ in range(3)), key=sha256)
+    bodies = sorted((os.urandom(10 * 1024 * 1024) for _ in range(3)), key=sha256)
     for number, body in enumerate(bodies):
         server.put(f"/raw/files/{number}", body)
     harm_stored(server, sha256(bodies[0]))
     from tests.cli.test_arkvory import ROOT, sys
 
-    words = ("scrub", "--rate", "600K", "--json")
+    words = ("scrub", "--rate", "1M", "--json")
     command = subprocess.Popen(
         [sys.executable, "-m", "app.cli", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "ARKVORY_DATA_DIR": str(server.data)},
