@@ -165,7 +165,7 @@ class Lifecycle:
         with self._house.database.read() as connection:
             online = connection.execute(
                 text(
-                    "select name, count(*) as processes from arkvory_instances where name is distinct from :name "
+                    "select name, count(distinct slot) as processes from arkvory_instances where name is distinct from :name "
                     "and heartbeat_at > clock_timestamp() - make_interval(secs => :silent) group by name order by name"
                 ),
                 {"name": settings.instance_id, "silent": SILENT_SECONDS},
