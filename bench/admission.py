@@ -178,8 +178,8 @@ class _Side:
 
 def _plan(connection: Connection, statement: str, parameters: Any) -> str:
     """Taken while the statement really runs (with its triggers), and undone."""
-    if isinstance(parameters, dict) and "id" in parameters and statement.startswith("insert"):
-        parameters = parameters | {"id": "00000000-0000-4000-8000-000000000000"}
+    if isinstance(parameters, dict) and "ids" in parameters and statement.startswith("insert"):
+        parameters = parameters | {"ids": ["00000000-0000-4000-8000-000000000000"]}
     try:
         lines = connection.exec_driver_sql(f"explain (analyze, costs off, timing off, summary off, buffers off) {statement}", parameters)
         return "\n".join(f"    {line}" for (line,) in lines)

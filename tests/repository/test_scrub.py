@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -149,11 +150,13 @@ def test_a_command_that_is_stopped_says_how_to_go_on(make_server: Callable[..., 
     command = subprocess.Popen(
         [sys.executable, "-m", "app.cli", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "ARKVORY_DATA_DIR": str(server.data)},
+        # Tests that run in the background of a shell have it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     # One step is through: its line is in the access log. The damaged blob takes it no time. The second one has begun, and takes as long.
     until(lambda: "/api/v1/scrub" in server.log())
     time.sleep(1)
-    command.send_signal(2)
+    command.send_signal(signal.SIGINT)
     told, said = command.communicate(timeout=30)
     assert command.returncode == 1
     assert "go on with: arkvory scrub --from " in said
