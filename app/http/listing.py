@@ -18,7 +18,7 @@ from app.http.paths import encode_path
 from app.http.reads import Asked, Description, DocumentRead
 from app.http.responses import json_time
 from app.repository.folders import Entry, Page, list_folder
-from app.repository.reading import Document, Draft
+from app.repository.reading import Document, Draft, Shelf
 
 # Files come from anyone who may publish: a browser must neither guess their type nor run them as ours.
 HARMLESS = {
@@ -75,7 +75,7 @@ class FolderListing:
         ).one()
         return int(row.content_epoch) if row.filled or not self.folder else None
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         page = list_folder(connection, snapshot.id, self.folder, self.after)
         name = snapshot.name
         write = (lambda: self._json(page)) if self.representation == "json" else (lambda: self._html(name, page))

@@ -130,9 +130,12 @@ class DocumentRead:
     describe: Callable[[Document], Description]
     whole: bool = False
     spelling: str = ""
+    # In a proxy: the path of the upstream's document that it is made of.
+    made_of: str = ""
 
     def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
-        return Loaded(reader.document(ask, self.source, frozenset() if self.whole else etags_of(environ)), None)
+        document, told = reader.document(ask, self.source, frozenset() if self.whole else etags_of(environ), self.made_of)
+        return Loaded(document, None, told)
 
 
 Read = FileRead | FactRead | DocumentRead
@@ -147,9 +150,7 @@ def plainly(error: ArkvoryError, asked: Asked) -> Response:
     return text_answer(error)
 
 
-def load(
-    house: Parts, format_name: str, repository: str, read: Read, who: Caller, environ: Mapping[str, Any]
-) -> Loaded:
+def load(house: Parts, format_name: str, repository: str, read: Read, who: Caller, environ: Mapping[str, Any]) -> Loaded:
     """For this caller. Raises what `Reader` raises."""
     return read.load(house.reader, Ask(format_name, repository, read.path, who, spelling=read.spelling), environ)
 

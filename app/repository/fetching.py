@@ -19,9 +19,10 @@ import hashlib
 import logging
 import mimetypes
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gevent
@@ -36,17 +37,31 @@ from app.cache.store import Cache
 from app.cache.view import Epochs
 from app.cluster.leases import Leases
 from app.database.engines import Database
-from app.errors import ArkvoryError, CapacitySpent, NotFound, Quarantined, TooLarge, Unavailable, UpstreamBusy, UpstreamTimedOut
+from app.errors import (
+    ArkvoryError,
+    CapacitySpent,
+    DigestMismatch,
+    Invalid,
+    NotFound,
+    Quarantined,
+    TooLarge,
+    Unavailable,
+    UpstreamBusy,
+    UpstreamFailed,
+    UpstreamTimedOut,
+)
 from app.repository.deleting import Editor
+from app.repository.dialects import Dialect, Order, Plan
 from app.repository.formats import is_lasting
 from app.repository.names import is_content_type
 from app.repository.publishing import Conditions, NewFile, Publisher, Session, Standing, Target
 from app.repository.quarantine import reason_to_hold
 from app.repository.writable import settings_for_writing
+from app.storage import OpenBlob
 from app.upload.receiving import Expected, Received, Receiver
 from app.upstream import freshness, upstream
 from app.upstream.breaker import Line
-from app.upstream.client import Answer, Client, Wanted
+from app.upstream.client import Answer, Arrived, Client, Wanted
 from app.upstream.freshness import MISS_TTL, MUTABLE_TTL, Freshness, Origin, freshness_of, ttl_of
 from app.upstream.secrets import Secrets
 from app.upstream.upstream import Upstream
@@ -62,11 +77,15 @@ ELSEWHERE_SECONDS = 60.0
 # What is no longer is answered when it is stored, with all that is known of it by then.
 SMALL = 1024 * 1024
 HELD_BACK = 4096
+# Of an index that is not to be stored.
+MOST_TAKEN = 256 * 1024 * 1024
 _PIECE = 256 * 1024
 _LOOK_SECONDS = 0.05
 # For which something is not tried to be stored again that found no room half way.
 _TOO_LARGE_SECONDS = 60.0
 UPSTREAM = Caller(None, "upstream")
+# Key of a copy's metadata: when the upstream published it.
+PUBLISHED_AT = "published_at"
 
 
 class Outcome(enum.Enum):
@@ -80,15 +99,6 @@ class Outcome(enum.Enum):
 
 class NotStorable(Exception):
     """It may be had, but not kept."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """A path of a proxy, as a client spelled it."""
-
-    snapshot: Snapshot
-    path: str
-    spelling: str
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,7 @@ class Known:
 @dataclass(frozen=True)
 class Copy:
     upload_id: Any
+    blob_id: int
     digest: str
     freshness: Freshness | None
 
@@ -296,6 +307,8 @@ class Fetches:
         self._lines: dict[int, Line] = {}
         self._running: dict[Any, Fetch] = {}
         self._too_large: dict[tuple[int, str], float] = {}
+        # By format.
+        self.dialects: dict[str, Dialect] = {}
 
     @property
     def running(self) -> int:
@@ -331,17 +344,76 @@ class Fetches:
 
     def _fetch(self, fetch: Fetch) -> Outcome:
         order = fetch.order
+        # It may wait for another fetch: nothing is held meanwhile.
+        plan = self._plan(order)
         with self._alone(order), self._place():
             found = self.look(order)
             copy = found.copy
             if copy is not None and copy.freshness is not None and self._is_fresh(copy.freshness, fetch):
                 return Outcome.FRESH
-            with self._client.get(found.upstream, _wanted(order, found), self._line(order, found), patient=copy is None) as answer:
+            wanted = self._wanted(order, plan, found)
+            with self._client.get(found.upstream, wanted, self._line(order, found), patient=copy is None) as answer:
                 if answer.unchanged:
-                    return self._move(order, found, answer)
+                    return self._move(_Fetched(order, plan, found, answer, wanted))
                 if answer.absent:
                     return self._drop(order, found)
-                return self._store(fetch, found, answer)
+                return self._store(fetch, _Fetched(order, plan, found, answer, wanted))
+
+    def _plan(self, order: Order) -> Plan:
+        dialect = self.dialects.get(order.snapshot.format)
+        if dialect is None:
+            return Plan(order.spelling, lasting=is_lasting(order.snapshot.format, order.path))
+        return dialect.plan(_Library(self, order.snapshot), order)
+
+    def _wanted(self, order: Order, plan: Plan, found: Known) -> Wanted:
+        """With the validators of the copy, where it came from the same address; of a path alone, by the spelling that it came by."""
+        known = None if found.copy is None else found.copy.freshness
+        if known is None or known.source != found.upstream.url:
+            return Wanted(plan.where, headers=plan.headers)
+        where = plan.where if order.snapshot.format in self.dialects else known.spelling
+        if where != known.spelling:
+            return Wanted(where, headers=plan.headers)
+        return Wanted(where, known.etag, known.last_modified, plan.headers)
+
+    def bring(self, snapshot: Snapshot, path: str) -> OpenBlob:
+        """What is stored at a path of a proxy, fetched or compared first where that is due; what is not to be stored comes as it is.
+
+        Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either.
+        """
+        order = Order(snapshot, path, path)
+        absent = NotFound(f"there is no {path!r} in repository {snapshot.name!r}")
+        if not snapshot.caching_allowed:
+            return self.taken(order, absent)
+        if self.is_missing(order, self._cache.effective(snapshot.id, snapshot.epochs)):
+            raise absent
+        failure: ArkvoryError | None = None
+        try:
+            if self.join(order).end() is Outcome.GONE:
+                raise absent
+        except NotStorable:
+            return self.taken(order, absent)
+        except UpstreamFailed as error:
+            failure = error
+        found = self.look(order)
+        if found.reason is not None:
+            raise Quarantined(f"{path!r} is held in quarantine: {found.reason}")
+        if found.copy is None:
+            raise failure or Unavailable(f"{path!r} was deleted meanwhile; try again", retry_after=1)
+        return self._deposits.store.open(found.copy.digest, found.copy.blob_id)
+
+    def taken(self, order: Order, absent: NotFound) -> OpenBlob:
+        """All of an answer that is not stored, in a file without a name. Raises `absent`, UpstreamFailed, TooLarge."""
+        passing = self.pass_through(order)
+        if passing is None:
+            raise absent
+        _, coming = passing
+        with contextlib.closing(coming), tempfile.TemporaryFile() as file:
+            for piece in coming.pieces(0, None):
+                file.write(piece)
+                if file.tell() > MOST_TAKEN:
+                    raise TooLarge(f"the upstream's {order.path!r} has more than {MOST_TAKEN} bytes, and is not to be stored")
+            file.flush()
+            return OpenBlob(os.dup(file.fileno()), file.tell())
 
     def _is_fresh(self, known: Freshness, fetch: Fetch) -> bool:
         """Another one has asked the upstream since: in this process or another, before we had our turn."""
@@ -357,7 +429,7 @@ class Fetches:
                 raise NotFound(f"repository {order.snapshot.name!r} was deleted meanwhile")
             where = upstream.read(connection, self._secrets, repository_id)
             reason = reason_to_hold(connection, repository_id, order.path, UPSTREAM)
-        copy = None if row.upload_id is None else Copy(row.upload_id, row.digest, freshness_of(row))
+        copy = None if row.upload_id is None else Copy(row.upload_id, row.blob_id, row.digest, freshness_of(row))
         return Known(row.settings, where, row.read_only, copy, reason)
 
     @contextlib.contextmanager
@@ -388,13 +460,11 @@ class Fetches:
 
     # -- what becomes of the answer
 
-    def _move(self, order: Order, found: Known, answer: Answer) -> Outcome:
+    def _move(self, fetched: _Fetched) -> Outcome:
         """Not modified: no epoch moves."""
-        assert found.copy is not None
-        assert found.copy.freshness is not None
-        known = found.copy.freshness
-        origin = _origin(order, found, answer.etag or known.etag, answer.last_modified or known.last_modified)
-        self._compared(order, found.copy, origin)
+        copy = fetched.found.copy
+        assert copy is not None
+        self._compared(fetched.order, copy, fetched.origin(copy.freshness))
         return Outcome.SAME
 
     def _compared(self, order: Order, copy: Copy, origin: Origin) -> None:
@@ -430,24 +500,23 @@ class Fetches:
         known = self._cache.misses.get(keys.for_miss(order.snapshot.id, epochs, order.path))
         return known is not None and known.get(order.spelling, 0.0) > time.monotonic()
 
-    def _store(self, fetch: Fetch, found: Known, answer: Answer) -> Outcome:
-        order = fetch.order
+    def _store(self, fetch: Fetch, fetched: _Fetched) -> Outcome:
+        order, found = fetched.order, fetched.found
         if found.read_only or self._too_large.get((order.snapshot.id, order.path), 0.0) > time.monotonic():
             raise NotStorable
         with Session(self._deposits, _target(order.snapshot), order.snapshot, contextlib.ExitStack()) as session:
-            received = self._receive(session, fetch, found, answer)
-            origin = _origin(order, found, answer.etag, answer.last_modified)
+            received = self._receive(session, fetch, fetched)
             if found.copy is not None and found.copy.digest == received.sha256:
-                self._compared(order, found.copy, origin)
+                self._compared(order, found.copy, fetched.origin())
                 return Outcome.SAME
-            session.publish([NewFile(order.path, received, _content_type(answer, order.path), origin=origin)])
+            session.publish([fetched.accepted(received)])
         return Outcome.STORED
 
-    def _receive(self, session: Session, fetch: Fetch, found: Known, answer: Answer) -> Received:
+    def _receive(self, session: Session, fetch: Fetch, fetched: _Fetched) -> Received:
         """The whole body, handed on as it comes where nothing stands against it. Raises NotStorable when there is no room."""
-        order = fetch.order
+        order, found, answer = fetched.order, fetched.found, fetched.answer
         try:
-            receiver = session.receiver(Expected(size=answer.size), when_small=("md5", "sha1"))
+            receiver = session.receiver(fetched.expected(), when_small=("md5", "sha1"))
         except (CapacitySpent, TooLarge) as error:
             raise NotStorable from error
         # A copy is better than a new file that breaks off, and what is held must not leave.
@@ -456,7 +525,7 @@ class Fetches:
             while piece := answer.read():
                 receiver.feed(piece)
                 if may_begin and not fetch.begun and (answer.size or receiver.size) > SMALL:
-                    fetch.begin(Head(answer.size, _content_type(answer, order.path)), receiver)
+                    fetch.begin(Head(answer.size, content_type_of(answer.head, order.path)), receiver)
                 fetch.advance()
             return receiver.finish()
         except (CapacitySpent, TooLarge) as error:
@@ -464,54 +533,89 @@ class Fetches:
             self._too_large = {path: until for path, until in self._too_large.items() if until > now}
             self._too_large[order.snapshot.id, order.path] = now + _TOO_LARGE_SECONDS
             raise (error if fetch.begun else NotStorable) from error
+        except (DigestMismatch, Invalid) as error:
+            raise UpstreamFailed(f"what the upstream sent for {order.path!r} is not what it should be: {error.message}") from error
 
     # -- without storing
 
     def pass_through(self, order: Order) -> tuple[Head, Passing] | None:
         """The upstream's bytes for one client; null when it has none. Raises Quarantined for what is held."""
-        found = self.look(order)
+        plan, found = self._plan(order), self.look(order)
         if found.reason is not None:
             raise Quarantined(f"{order.path!r} is held in quarantine: {found.reason}")
         held = contextlib.ExitStack()
         try:
             held.enter_context(self._place())
-            answer = held.enter_context(self._client.get(found.upstream, Wanted(order.spelling), self._line(order, found)))
+            answer = held.enter_context(self._client.get(found.upstream, _asked_anew(plan), self._line(order, found)))
         except BaseException:
             held.close()
             raise
         if answer.absent:
             held.close()
             return None
-        return Head(answer.size, _content_type(answer, order.path)), Passing(answer, held)
+        return Head(answer.size, content_type_of(answer.head, order.path)), Passing(answer, held)
 
 
 def _target(snapshot: Snapshot) -> Target:
     return Target(snapshot.format, snapshot.name, UPSTREAM, snapshot.tenant)
 
 
-def _wanted(order: Order, found: Known) -> Wanted:
-    """With the validators of the copy, where it came from the same address."""
-    known = None if found.copy is None else found.copy.freshness
-    if known is None or known.source != found.upstream.url:
-        return Wanted(order.spelling)
-    return Wanted(known.spelling, known.etag, known.last_modified)
+def _asked_anew(plan: Plan) -> Wanted:
+    return Wanted(plan.where, headers=plan.headers)
 
 
-def _origin(order: Order, found: Known, etag: str | None, last_modified: str | None) -> Origin:
-    lasting = is_lasting(order.snapshot.format, order.path)
-    ttl = ttl_of(found.settings, "mutable_ttl", MUTABLE_TTL)
-    return Origin(found.upstream.url, _wanted(order, found).path, etag, last_modified, lasting, ttl)
-
-
-def _content_type(answer: Answer, path: str) -> str:
-    told = answer.content_type
-    if told is not None and is_content_type(told):
-        return told
+def content_type_of(head: Arrived, path: str) -> str:
+    """What the upstream says, else what the name's ending says."""
+    if head.content_type is not None and is_content_type(head.content_type):
+        return head.content_type
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
+@dataclass(frozen=True)
+class _Fetched:
+    """An answer, and what it is the answer to."""
+
+    order: Order
+    plan: Plan
+    found: Known
+    answer: Answer
+    wanted: Wanted
+
+    def expected(self) -> Expected:
+        told = {} if self.plan.told is None else self.plan.told(self.answer.head)
+        return Expected({**told, **self.plan.digests}, self.answer.size if self.plan.size is None else self.plan.size)
+
+    def accepted(self, received: Received) -> NewFile:
+        """Raises UpstreamFailed when the format finds that it is something else."""
+        accept = self.plan.accept or self._as_it_is
+        file = accept(received, self.answer.head)
+        told = {} if self.plan.published_at is None else {PUBLISHED_AT: self.plan.published_at.isoformat()}
+        return replace(file, origin=self.origin(), metadata={**file.metadata, **told})
+
+    def _as_it_is(self, received: Received, head: Arrived) -> NewFile:
+        return NewFile(self.order.path, received, content_type_of(head, self.order.path))
+
+    def origin(self, former: Freshness | None = None) -> Origin:
+        """Where it came from, and by which validators; those that it does not repeat are the former ones."""
+        etag = self.answer.etag or (None if former is None else former.etag)
+        modified = self.answer.last_modified or (None if former is None else former.last_modified)
+        ttl = ttl_of(self.found.settings, "mutable_ttl", MUTABLE_TTL)
+        return Origin(self.found.upstream.url, self.wanted.path, etag, modified, self.plan.lasting, ttl)
+
+
+@dataclass(frozen=True)
+class _Library:
+    """See `dialects.Library`."""
+
+    fetches: Fetches
+    snapshot: Snapshot
+
+    def open(self, path: str) -> OpenBlob:
+        return self.fetches.bring(self.snapshot, path)
+
+
 _LOOK = text(
-    f"select r.settings, i.read_only, a.upload_id, b.digest, {freshness.COLUMNS} "
+    f"select r.settings, i.read_only, a.upload_id, a.blob_id, b.digest, {freshness.COLUMNS} "
     "from arkvory_repositories r cross join arkvory_installation i "
     "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
     "left join arkvory_freshness f on f.artifact_id = a.id where r.id = :id and r.deleted_at is null"

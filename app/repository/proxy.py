@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import time
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from sqlalchemy import Connection
+
+from app.cache.snapshots import Snapshot
 from app.errors import ArkvoryError, NotFound, Unavailable
-from app.repository.fetching import Fetches, Head, NotStorable, Order, Outcome
-from app.repository.reading import Ask, Coming, Found, Gate, Judged, Reader, Told
+from app.repository.dialects import Order
+from app.repository.fetching import Fetches, Head, NotStorable, Outcome
+from app.repository.reading import Answered, Ask, Coming, DocumentSource, Found, Gate, Judged, Reader, Told
+from app.storage import OpenBlob
 
 log = logging.getLogger(__name__)
 
@@ -29,30 +37,54 @@ class Proxy:
 
     def find(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
         """Without `whole` its bytes may still be coming. Raises as `Reader.find`, and UpstreamFailed when nothing can be said."""
-        snapshot = judged.snapshot
-        if not snapshot.caching_allowed:
+        if not judged.snapshot.caching_allowed:
             return self._pass_through(judged, ask, whole=whole)
+        try:
+            return self._stored(judged, ask, whole=whole)
+        except NotStorable:
+            return self._pass_through(judged, ask, whole=whole)
+
+    def _stored(self, judged: Judged, ask: Ask, *, whole: bool = True) -> Found:
+        """The copy, fetched or compared first where it is due. Raises NotStorable too."""
         try:
             found = self._reader.stored(judged, ask)
         except NotFound as absent:
             return self._fetch(judged, ask, absent, whole=whole)
         known = found.gate.freshness
-        if known is not None and not known.is_due(snapshot.upstream_url, time.time()):
+        if known is not None and not known.is_due(judged.snapshot.upstream_url, time.time()):
             return Found(found.snapshot, found.gate, Told("hit", known.age))
         return self._revalidate(judged, ask, found)
+
+    def document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str) -> Answered:
+        """Of the upstream's document that is kept at `made_of`, which is looked after like any other file; empty: of rows alone."""
+        if not made_of:
+            return Answered(self._reader.stored_document(judged, ask, source, known_etags), None)
+        index = replace(ask, path=made_of, spelling="")
+        if not judged.snapshot.caching_allowed:
+            return self._passing_document(judged, ask, source, index)
+        try:
+            found = self._stored(judged, index)
+        except NotStorable:
+            return self._passing_document(judged, ask, source, index)
+        if found.told is not None and found.told.how == "hit":
+            return Answered(self._reader.stored_document(judged, ask, source, known_etags), found.told)
+        return Answered(self._reader.document_again(ask, source, known_etags), found.told)
+
+    def _passing_document(self, judged: Judged, ask: Ask, source: DocumentSource, index: Ask) -> Answered:
+        absent = NotFound(f"there is no {ask.path!r} in repository {ask.repository!r}")
+        blob = self._fetches.taken(_order(judged, index), absent)
+        with contextlib.closing(blob):
+            return Answered(self._reader.passing_document(ask, source, _Passed(index.path, blob)), Told("miss", 0))
 
     def _fetch(self, judged: Judged, ask: Ask, absent: NotFound, *, whole: bool) -> Found:
         order = _order(judged, ask)
         if self._fetches.is_missing(order, judged.epochs):
             raise absent
         fetch = self._fetches.join(order)
-        try:
-            head = None if whole else fetch.head()
-            if head is not None and (coming := fetch.follow()) is not None:
-                return self._coming(ask, head, coming)
-            outcome = fetch.end()
-        except NotStorable:
-            return self._pass_through(judged, ask, whole=whole)
+        head = None if whole else fetch.head()
+        if head is not None and (coming := fetch.follow()) is not None:
+            return self._coming(ask, head, coming)
+        outcome = fetch.end()
         if outcome is Outcome.GONE:
             raise absent
         return self._told(self._reader.find_stored(ask), _HOW[outcome])
@@ -62,6 +94,9 @@ class Proxy:
         fetch = self._fetches.join(_order(judged, ask))
         try:
             outcome = fetch.end(PATIENCE_SECONDS)
+        except NotFound:
+            # The upstream's own index does not name it any more.
+            raise
         except (ArkvoryError, NotStorable) as error:
             log.warning("%s/%s is served from its copy: %s", ask.repository, ask.path, error)
             self.revalidations["served_existing"] += 1
@@ -94,6 +129,19 @@ class Proxy:
     def _told(self, found: Found, how: str) -> Found:
         known = found.gate.freshness
         return replace(found, told=Told(how, 0 if known is None else known.age))
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """A shelf with the one document that was just taken, for as long as it is open."""
+
+    path: str
+    blob: OpenBlob
+
+    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], OpenBlob]:
+        if path != self.path:
+            raise NotFound(f"there is no {path!r} in repository {snapshot.name!r}")
+        return lambda: OpenBlob(os.dup(self.blob.fd), self.blob.size)
 
 
 def _order(judged: Judged, ask: Ask) -> Order:

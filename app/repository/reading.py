@@ -143,7 +143,21 @@ class DocumentSource(Protocol):
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
         """The number that moves with the content; null when there is no such document."""
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft: ...
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft: ...
+
+
+class Shelf(Protocol):
+    """Stored bytes that a document is made of: what a proxy has of its upstream's own documents."""
+
+    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], OpenBlob]:
+        """What is stored there now; call it without the connection, and close what it gives. Raises NotFound."""
+
+
+class Answered(NamedTuple):
+    """A document, and how a proxy came by what it is made of."""
+
+    document: Document
+    told: Told | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +175,9 @@ class Source(Protocol):
     def find(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
         """As `Reader.find`, for somebody who may read."""
 
+    def document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str) -> Answered:
+        """As `Reader.document`, for somebody who may read."""
+
 
 class Reader:
     """Answers reads; the same for every format."""
@@ -174,6 +191,7 @@ class Reader:
         self._store = store
         # By kind of repository: the one place where kinds are told apart.
         self.sources: dict[str, Source] = {}
+        self._shelf = _Stored(store)
         self._making: SingleFlight[tuple[bytes, Headers]] = SingleFlight()
 
     # -- artifacts
@@ -230,17 +248,37 @@ class Reader:
 
     # -- documents
 
-    def document(self, ask: Ask, source: DocumentSource, known_etags: frozenset[str] = frozenset()) -> Document:
+    def document(self, ask: Ask, source: DocumentSource, known_etags: frozenset[str] = frozenset(), made_of: str = "") -> Answered:
         """The document, kept or made now. When its validator is among `known_etags`, an empty body is enough and none is made.
 
-        Raises NotFound when the repository has no such document, and what `find` raises.
+        A proxy makes it of the upstream's document that it keeps at the path `made_of`. Raises NotFound when the repository has no such
+        document, and what `find` raises.
         """
         judged = self._judge(ask)
+        kind = self.sources.get(judged.snapshot.kind)
+        if kind is None:
+            return Answered(self.stored_document(judged, ask, source, known_etags), None)
+        return kind.document(judged, ask, source, known_etags, made_of)
+
+    def document_again(self, ask: Ask, source: DocumentSource, known_etags: frozenset[str]) -> Document:
+        """Of what the repository's own rows have now, decided anew."""
+        return self.stored_document(self._judge(ask), ask, source, known_etags)
+
+    def stored_document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str]) -> Document:
+        """The same for a decision that was made."""
         if self._may_use_memory(judged, ask.caller):
             kept: Document | None = self._cache.documents.get(_document_key(judged.snapshot.id, judged.epochs, source))
             if kept is not None:
                 return kept
         return self._make_document(judged, ask, source, known_etags)
+
+    def passing_document(self, ask: Ask, source: DocumentSource, shelf: Shelf) -> Document:
+        """One that is made of what is not stored: nothing of it is kept, and its validator is of its bytes."""
+        with contextlib.ExitStack() as held:
+            connection, snapshot = held.enter_context(self.look(ask))
+            draft = source.read(connection, snapshot, shelf)
+        body = _written(draft)
+        return Document(body, hashlib.sha256(body).hexdigest()[:32], source.content_type, draft.headers)
 
     def _make_document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str]) -> Document:
         """Greenlets that want the same bytes at once share their making, after each has decided for itself in a transaction of its own.
@@ -293,10 +331,9 @@ class Reader:
             return shared()
 
         def make() -> tuple[bytes, Headers]:
-            draft = source.read(connection, snapshot)
+            draft = source.read(connection, snapshot, self._shelf)
             held.close()
-            body = bytes(gevent.get_hub().threadpool.apply(draft.write)) if draft.long else draft.write()
-            return body, draft.headers
+            return _written(draft), draft.headers
 
         return self._making.lead(etag, make)
 
@@ -418,6 +455,27 @@ class Reader:
         self._cache.gates.drop(keys.for_gate(found.snapshot.id, epochs, found.gate.path))
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """See `Shelf`."""
+
+    store: BlobStore
+
+    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], OpenBlob]:
+        row = connection.execute(_BLOB, {"id": snapshot.id, "path": path}).first()
+        if row is None:
+            raise NotFound(f"there is no {path!r} in repository {snapshot.name!r}")
+        return lambda: self.store.open(row.digest, row.id)
+
+
+def _written(draft: Draft) -> bytes:
+    return bytes(gevent.get_hub().threadpool.apply(draft.write)) if draft.long else draft.write()
+
+
+_BLOB = text(
+    "select b.id, b.digest from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+    "where a.repository_id = :id and a.path = :path and not a.withheld"
+)
 _NUMBERS = (
     "r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch, i.epoch as installation, "
     "coalesce(u.revision, 0) as revision"

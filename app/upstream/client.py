@@ -13,7 +13,7 @@ import ssl
 import time
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urljoin, urlsplit
 
 import gevent
@@ -42,15 +42,25 @@ _REFUSED = frozenset({401, 403, 407})
 
 @dataclass(frozen=True)
 class Wanted:
-    """`path` is the encoded one, as it goes out. With a validator the answer may be that nothing has changed."""
+    """`path` is the encoded one, as it goes out, or a whole address. With a validator the answer may be that nothing has changed."""
 
     path: str
     etag: str | None = None
     last_modified: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def conditional(self) -> bool:
         return self.etag is not None or self.last_modified is not None
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """The head of an answer; `url` is where it came from in the end, names in `headers` are in lower case."""
+
+    url: str
+    content_type: str | None
+    headers: Mapping[str, str]
 
 
 class Answer:
@@ -82,6 +92,11 @@ class Answer:
     @property
     def content_type(self) -> str | None:
         return self._response.headers.get("Content-Type")
+
+    @property
+    def head(self) -> Arrived:
+        headers = {name.lower(): value for name, value in self._response.headers.items()}
+        return Arrived(self._response.url or "", self.content_type, headers)
 
     @property
     def etag(self) -> str | None:
@@ -179,7 +194,7 @@ class Client:
             line.breaker.given_up()
 
     def _follow(self, upstream: Upstream, wanted: Wanted) -> urllib3.BaseHTTPResponse:
-        url, manager = f"{upstream.url}/{wanted.path}", self._manager(upstream)
+        url, manager = _address(upstream, wanted), self._manager(upstream)
         for _ in range(MOST_REDIRECTS + 1):
             with _answers_in_time():
                 response = _asked(manager, upstream, wanted, url)
@@ -236,7 +251,7 @@ def _tls(ca: str | None) -> ssl.SSLContext:
 
 def _headers(upstream: Upstream, wanted: Wanted, url: str) -> dict[str, str]:
     """Those that are for this address."""
-    headers = {"User-Agent": "Arkvory", "Accept": "*/*", "Accept-Encoding": "identity"}
+    headers = {"User-Agent": "Arkvory", "Accept": "*/*", "Accept-Encoding": "identity", **wanted.headers}
     if wanted.etag is not None:
         headers["If-None-Match"] = wanted.etag
     if wanted.last_modified is not None:
@@ -248,6 +263,13 @@ def _headers(upstream: Upstream, wanted: Wanted, url: str) -> dict[str, str]:
             }
         headers |= upstream.headers
     return headers
+
+
+def _address(upstream: Upstream, wanted: Wanted) -> str:
+    """A whole address that an upstream's document names is followed by the rules of a redirect."""
+    below = f"{upstream.url}/"
+    whole = wanted.path.startswith(("http://", "https://"))
+    return _redirected(below, wanted.path) if whole else below + wanted.path
 
 
 def _redirected(url: str, target: str) -> str:

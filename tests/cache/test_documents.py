@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, text
 from app.cache.snapshots import Snapshot
 from app.errors import NotFound
 from app.repository.publishing import NewFile, Package, Target
-from app.repository.reading import Ask, Document, Draft
+from app.repository.reading import Ask, Document, Draft, Shelf
 from tests.conftest import MakePause
 from tests.support.house import ADMIN, NOBODY, House, eventually
 from tests.support.pauses import Pause
@@ -38,7 +38,7 @@ class Index:
         found = connection.execute(statement, {"id": snapshot.id, "name": self.package}).scalar()
         return None if found is None else int(found)
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         self.rendered.append(self.package)
         rows = connection.execute(
             text(
@@ -67,7 +67,7 @@ def put(house: House, package: str, path: str, body: bytes) -> None:
 
 
 def get(house: House, source: Index, repository: str = "files", known: frozenset[str] = frozenset(), caller: Any = NOBODY) -> Document:
-    return house.parts.reader.document(Ask("raw", repository, f"{source.package}/", caller), source, known)
+    return house.parts.reader.document(Ask("raw", repository, f"{source.package}/", caller), source, known).document
 
 
 def test_c9_equal_etags_mean_equal_bytes_and_other_bytes_another_etag(house: House) -> None:

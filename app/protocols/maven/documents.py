@@ -20,7 +20,7 @@ from app.database.engines import all_rows
 from app.protocols.maven.inspection import KIND
 from app.protocols.maven.names import SIGNATURE, SNAPSHOT, Coordinates, File, is_snapshot, parse
 from app.protocols.maven.versions import in_order
-from app.repository.reading import Draft
+from app.repository.reading import Draft, Shelf
 
 # From here on a document takes longer to write than the loop may be kept from others.
 LONG = 500
@@ -45,7 +45,7 @@ class MetadataDocument:
         row = connection.execute(_REVISION, self._parameters(snapshot)).one()
         return int(row.revision) if row.filled else None
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         parameters = self._parameters(snapshot)
         plugins = all_rows(connection.execute(_PLUGINS, parameters))
         builds = all_rows(connection.execute(_BUILDS, parameters)) if parameters["moves"] else []
@@ -92,7 +92,7 @@ class ArchetypeCatalog:
         epoch = connection.execute(text("select content_epoch from arkvory_repositories where id = :id"), {"id": snapshot.id})
         return int(epoch.scalar_one())
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         rows = all_rows(connection.execute(_ARCHETYPES, {"id": snapshot.id}))
         return Draft(lambda: self._document(rows), len(rows) >= LONG)
 

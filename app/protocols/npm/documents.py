@@ -21,7 +21,7 @@ from app.cache.snapshots import Snapshot
 from app.http.responses import json_time
 from app.protocols.npm.fragments import ADDRESS, manifest_of
 from app.protocols.npm.names import highest, tarball_path
-from app.repository.reading import Draft
+from app.repository.reading import Draft, Shelf
 
 FULL_TYPE = "application/json"
 ABBREVIATED_TYPE = "application/vnd.npm.install-v1+json"
@@ -80,7 +80,7 @@ class PackumentDocument(_OfPackage):
     def content_type(self) -> str:
         return ABBREVIATED_TYPE if self.abbreviated else FULL_TYPE
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         package = _package(connection, snapshot.id, self.package)
         tags = read_tags(connection, package.id)
         moments = {"created": json_time(package.created_at), "modified": json_time(package.changed_at)}
@@ -143,7 +143,7 @@ class VersionDocument(_OfPackage):
         found = _revision(connection, snapshot.id, self.package)
         return found if found is not None and self._row(connection, snapshot) is not None else None
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         row = self._row(connection, snapshot)
         assert row is not None
         return self._draft(lambda: self._placed(_with_deprecation(row)).encode(), long=False)
@@ -162,7 +162,7 @@ class TagsDocument(_OfPackage):
     def key(self) -> str:
         return f"tags {self.package}"
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         tags = read_tags(connection, _package(connection, snapshot.id, self.package).id)
         return self._draft(lambda: _dumps(tags), long=False)
 

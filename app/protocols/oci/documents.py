@@ -14,7 +14,7 @@ from app.cache.snapshots import Snapshot
 from app.database.engines import all_rows
 from app.protocols.oci.manifests import OCI_INDEX
 from app.protocols.oci.names import manifest_path, reference_of
-from app.repository.reading import Draft, Headers
+from app.repository.reading import Draft, Headers, Shelf
 
 DETAILS = "details"
 # Most tags of one answer, whoever asks for more.
@@ -47,7 +47,7 @@ class TagList:
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
         return image_revision(connection, snapshot.id, self.image)
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         limit = MOST_TAGS if self.limit is None else min(self.limit, MOST_TAGS)
         after = manifest_path(self.image, self.after)
         values = {"id": snapshot.id, "image": self.image, "after": after, "limit": limit + 1}
@@ -84,7 +84,7 @@ class ReferrerList:
         """Never null: of what nobody refers to the list is empty."""
         return image_revision(connection, snapshot.id, self.image) or 0
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         values = {
             "id": snapshot.id,
             "subject": manifest_path(self.image, self.digest),

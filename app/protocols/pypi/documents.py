@@ -22,7 +22,7 @@ from app.protocols.pypi import metadata, releases
 from app.protocols.pypi.metadata import ProjectFile
 from app.protocols.pypi.names import Companion, companion_of, pattern_of
 from app.protocols.pypi.negotiation import Representation
-from app.repository.reading import Draft
+from app.repository.reading import Draft, Shelf
 
 # From here on a page takes longer to write than the loop may be kept from others.
 LONG_PAGE = 200
@@ -69,7 +69,7 @@ class ProjectPage(_Page):
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
         return project_revision(connection, snapshot.id, self.project)
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         rows = all_rows(connection.execute(_FILES, {"id": snapshot.id, "project": self.project}))
         render = metadata.project_json if self.form.form == "json" else metadata.project_html
         return self._draft(len(rows), lambda: render(self.project, files_of(rows), origin=self.origin or None))
@@ -88,7 +88,7 @@ class ProjectIndex(_Page):
             connection.execute(text("select content_epoch from arkvory_repositories where id = :id"), {"id": snapshot.id}).scalar_one()
         )
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         statement = text("select name from arkvory_packages where repository_id = :id and artifacts > 0")
         rows = all_rows(connection.execute(statement, {"id": snapshot.id}))
         render = metadata.index_json if self.form.form == "json" else metadata.index_html
@@ -120,7 +120,7 @@ class ReleaseDocument:
         known = connection.execute(_RELEASE, _of_release(snapshot.id, self.project, self.version)).scalar_one()
         return revision if known else None
 
-    def read(self, connection: Connection, snapshot: Snapshot) -> Draft:
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         told = release_rows(connection, snapshot.id, self.project, self.version or _newest(connection, snapshot.id, self.project))
         rows = told if self.version else all_rows(connection.execute(_FILES, {"id": snapshot.id, "project": self.project}))
         details = _Details.read(connection, snapshot.id, [row.path for row in told])
