@@ -179,7 +179,9 @@ class Receiver:
         for name, expected in self._expected.digests.items():
             if checksums[name] != expected:
                 raise DigestMismatch(f"{name} of the body is {checksums[name]}, {expected} was announced")
-        self._pool.apply(self._incoming.sync)
+        # As a flight: it is waited for, even by `discard` when whoever waits here is stopped.
+        self._flights = (self._pool.spawn(self._incoming.sync),)
+        self._land()
         return Received(self._reservation, self._incoming, self._size, checksums)
 
     def announce(self, size: int) -> None:
