@@ -8,8 +8,10 @@
     │   └── MissingParts     what is published names parts that are not there
     ├── Unauthenticated      no credential, or a wrong one
     ├── Forbidden            a known identity without the right
-    │   └── Quarantined      withheld from everyone until someone releases it
+    │   ├── Quarantined      withheld from everyone until someone releases it
+    │   └── TooYoung         withheld until it is old enough, or an exception names it
     ├── NotFound             nothing there, or nothing that the caller may know of
+    │   ├── Blocked          a path rule of the repository keeps it out
     │   └── UploadUnknown    no such upload: ended, expired, or somebody else's
     ├── Conflict             what is there forbids it
     │   ├── AlreadyExists
@@ -40,6 +42,7 @@ Each class has a stable `code`, the one that the management API shows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import ClassVar
 
 
@@ -95,6 +98,16 @@ class Quarantined(Forbidden):
     code = "quarantined"
 
 
+class TooYoung(Forbidden):
+    """`available_at` null: nobody can tell."""
+
+    code = "too_young"
+
+    def __init__(self, message: str, available_at: datetime | None) -> None:
+        super().__init__(message)
+        self.available_at = available_at
+
+
 class NotFound(ArkvoryError):
     code = "not_found"
 
@@ -105,6 +118,14 @@ class IsFolder(NotFound):
     def __init__(self, message: str, path: str) -> None:
         super().__init__(message)
         self.path = path
+
+
+class Blocked(NotFound):
+    """Not there as far as clients can see, so that they look elsewhere; `rule` in words."""
+
+    def __init__(self, message: str, rule: str) -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 class UploadUnknown(NotFound):

@@ -16,7 +16,7 @@ from app.errors import Invalid
 from app.http.responses import json_time
 from app.repository.formats import FORMATS, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.names import check_path
-from app.repository.registry import LONGEST_PATTERN, LONGEST_TTL, MOST_PATTERNS, MOST_QUOTA, STATUSES
+from app.repository.registry import LONGEST_PATTERN, LONGEST_TTL, MOST_DAYS, MOST_PATTERNS, MOST_QUOTA, STATUSES
 from app.upstream.upstream import MOST_CONNECTIONS
 
 MIB = 1024 * 1024
@@ -94,15 +94,15 @@ class TokensQuery(PageQuery):
     user = Words(load_default=None, metadata={"description": "whose, for administrators"})
 
 
+def _patterns(description: str) -> fields.List[str]:
+    each = Words(validate=Length(1, LONGEST_PATTERN))
+    return fields.List(each, allow_none=True, validate=Length(0, MOST_PATTERNS), metadata={"description": description})
+
+
 class SettingsIn(Schema):
     write_policy = fields.String(allow_none=True, validate=OneOf(WRITE_POLICIES))
     version_policy = fields.String(allow_none=True, validate=OneOf(VERSION_POLICIES), metadata={"description": "of Maven repositories"})
-    immutable_tags = fields.List(
-        Words(validate=Length(1, LONGEST_PATTERN)),
-        allow_none=True,
-        validate=Length(0, MOST_PATTERNS),
-        metadata={"description": "of OCI repositories: patterns of tags that stay what they are, such as v*"},
-    )
+    immutable_tags = _patterns("of OCI repositories: patterns of tags that stay what they are, such as v*")
     mutable_ttl = _whole(
         0, LONGEST_TTL, allow_none=True, metadata={"description": "of proxies: seconds until a copy is compared with the upstream's"}
     )
@@ -110,6 +110,14 @@ class SettingsIn(Schema):
         0, LONGEST_TTL, allow_none=True, metadata={"description": "of proxies: seconds for which the upstream's 404 is remembered"}
     )
     caching = Flag(allow_none=True, metadata={"description": "of proxies: whether what is fetched is stored"})
+    minimum_age = fields.Float(
+        allow_none=True,
+        validate=Range(0, MOST_DAYS),
+        metadata={"description": "of proxies: days since it was published before which nothing is let out; 0: any age will do"},
+    )
+    minimum_age_exceptions = _patterns("of proxies: patterns of `name` or `name@version` that need no age")
+    allow = _patterns("of proxies: patterns of paths, or of folders; where some are named, nothing else is there for clients")
+    block = _patterns("of proxies: patterns of paths, or of folders, that are not there for clients, whatever `allow` says")
 
 
 class UpstreamIn(Schema):

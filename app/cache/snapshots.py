@@ -19,7 +19,11 @@ from app.errors import ArkvoryError, NotFound
 log = logging.getLogger(__name__)
 
 ROW_LIFETIME_SECONDS = 600
-FACTS = "r.id, r.tenant, r.name, r.format, r.kind, r.status, r.public, r.upstream_url, r.caching_allowed, r.creator_id"
+FACTS = (
+    "r.id, r.tenant, r.name, r.format, r.kind, r.status, r.public, r.upstream_url, r.caching_allowed, r.creator_id, "
+    "(select cast(jsonb_object_agg(s.key, s.value) as text) from jsonb_each(r.settings) s "
+    "where s.key in ('minimum_age', 'minimum_age_exceptions', 'allow', 'block')) as restrictions"
+)
 EPOCHS = "r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch"
 
 
@@ -37,6 +41,8 @@ class Snapshot:
     upstream_url: str | None
     caching_allowed: bool
     creator_id: int | None
+    # The settings by which a proxy withholds (`repository/withholding.py`), as JSON; null: it has none of them.
+    restrictions: str | None
     epochs: Epochs
 
 
@@ -46,7 +52,7 @@ _FIELDS = tuple(each.name for each in fields(Snapshot) if each.name != "epochs")
 def snapshot_of(row: Row[Any]) -> Snapshot:
     """From a row that begins with `FACTS` and goes on with `EPOCHS`."""
     facts = dict(zip(_FIELDS, row, strict=False))
-    return Snapshot(**facts, epochs=Epochs._make(row[10:14]))
+    return Snapshot(**facts, epochs=Epochs._make(row[len(_FIELDS) : len(_FIELDS) + 4]))
 
 
 class Snapshots:

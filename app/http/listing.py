@@ -19,6 +19,7 @@ from app.http.reads import Asked, Description, DocumentRead
 from app.http.responses import json_time
 from app.repository.folders import Entry, Page, list_folder
 from app.repository.reading import Document, Draft, Shelf
+from app.repository.withholding import Judge
 
 # Files come from anyone who may publish: a browser must neither guess their type nor run them as ours.
 HARMLESS = {
@@ -76,10 +77,11 @@ class FolderListing:
         return int(row.content_epoch) if row.filled or not self.folder else None
 
     def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
-        page = list_folder(connection, snapshot.id, self.folder, self.after)
+        judge = Judge(snapshot)
+        page = list_folder(connection, snapshot.id, self.folder, self.after, judge)
         name = snapshot.name
         write = (lambda: self._json(page)) if self.representation == "json" else (lambda: self._html(name, page))
-        return Draft(write, len(page.entries) >= LONG_LIST)
+        return Draft(write, len(page.entries) >= LONG_LIST, judges=(judge,))
 
     def _json(self, page: Page) -> bytes:
         entries = [_json_entry(each) for each in page.entries]

@@ -36,7 +36,9 @@ class Plan:
 
     `where` is encoded, below the upstream's address, or a whole address: of another origin it is asked without credentials.
     `digests` (hex by algorithm) and `size` (bytes) are those that the bytes must have, as far as they are known beforehand; `told` are
-    those that the answer's head adds. `lasting`: a copy is never compared again. `published_at`: when the upstream published it.
+    those that the answer's head adds. `lasting`: a copy is never compared again.
+    `published_at`: when the upstream published it (null: it does not say so beforehand), as which version of what; indexes and the like are
+    `ageless`, and never too young.
     """
 
     where: str
@@ -45,6 +47,9 @@ class Plan:
     size: int | None = None
     lasting: bool = False
     published_at: datetime | None = None
+    name: str = ""
+    version: str = ""
+    ageless: bool = False
     told: Callable[[Arrived], Mapping[str, str]] | None = None
     accept: Accept | None = None
 

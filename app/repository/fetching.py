@@ -22,7 +22,8 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import gevent
@@ -56,13 +57,14 @@ from app.repository.formats import is_lasting
 from app.repository.names import is_content_type
 from app.repository.publishing import Conditions, NewFile, Publisher, Session, Standing, Target
 from app.repository.quarantine import reason_to_hold
+from app.repository.withholding import Release, release_of, restrictions_of, told_of
 from app.repository.writable import settings_for_writing
 from app.storage import OpenBlob
 from app.upload.receiving import Expected, Received, Receiver
 from app.upstream import freshness, upstream
 from app.upstream.breaker import Line
 from app.upstream.client import Answer, Arrived, Client, Wanted
-from app.upstream.freshness import MISS_TTL, MUTABLE_TTL, Freshness, Origin, freshness_of, ttl_of
+from app.upstream.freshness import MISS_TTL, MUTABLE_TTL, Freshness, Origin, freshness_of, http_moment, ttl_of
 from app.upstream.secrets import Secrets
 from app.upstream.upstream import Upstream
 
@@ -84,8 +86,6 @@ _LOOK_SECONDS = 0.05
 # For which something is not tried to be stored again that found no room half way.
 _TOO_LARGE_SECONDS = 60.0
 UPSTREAM = Caller(None, "upstream")
-# Key of a copy's metadata: when the upstream published it.
-PUBLISHED_AT = "published_at"
 
 
 class Outcome(enum.Enum):
@@ -107,6 +107,8 @@ class Head:
 
     size: int | None
     content_type: str
+    # What the copy's metadata will say of its age.
+    metadata: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class Copy:
     blob_id: int
     digest: str
     freshness: Freshness | None
+    published: Release | None
 
 
 class Fetch:
@@ -346,6 +349,7 @@ class Fetches:
         order = fetch.order
         # It may wait for another fetch: nothing is held meanwhile.
         plan = self._plan(order)
+        _check_age(order, plan)
         with self._alone(order), self._place():
             found = self.look(order)
             copy = found.copy
@@ -357,7 +361,8 @@ class Fetches:
                     return self._move(_Fetched(order, plan, found, answer, wanted))
                 if answer.absent:
                     return self._drop(order, found)
-                return self._store(fetch, _Fetched(order, plan, found, answer, wanted))
+                fetched = _Fetched(order, plan, found, answer, wanted)
+                return self._put_off(fetched) if fetched.comes_too_early else self._store(fetch, fetched)
 
     def _plan(self, order: Order) -> Plan:
         dialect = self.dialects.get(order.snapshot.format)
@@ -429,7 +434,9 @@ class Fetches:
                 raise NotFound(f"repository {order.snapshot.name!r} was deleted meanwhile")
             where = upstream.read(connection, self._secrets, repository_id)
             reason = reason_to_hold(connection, repository_id, order.path, UPSTREAM)
-        copy = None if row.upload_id is None else Copy(row.upload_id, row.blob_id, row.digest, freshness_of(row))
+        copy = None if row.upload_id is None else Copy(
+            row.upload_id, row.blob_id, row.digest, freshness_of(row), release_of(order.path, row.metadata)
+        )  # fmt: skip
         return Known(row.settings, where, row.read_only, copy, reason)
 
     @contextlib.contextmanager
@@ -465,6 +472,15 @@ class Fetches:
         copy = fetched.found.copy
         assert copy is not None
         self._compared(fetched.order, copy, fetched.origin(copy.freshness))
+        return Outcome.SAME
+
+    def _put_off(self, fetched: _Fetched) -> Outcome:
+        """What the upstream has now is too young to replace the copy, which stays as long; compared by its own validators."""
+        copy = fetched.found.copy
+        assert copy is not None and copy.freshness is not None
+        known = copy.freshness
+        origin = replace(fetched.origin(), spelling=known.spelling, etag=known.etag, last_modified=known.last_modified)
+        self._compared(fetched.order, copy, origin)
         return Outcome.SAME
 
     def _compared(self, order: Order, copy: Copy, origin: Origin) -> None:
@@ -525,7 +541,7 @@ class Fetches:
             while piece := answer.read():
                 receiver.feed(piece)
                 if may_begin and not fetch.begun and (answer.size or receiver.size) > SMALL:
-                    fetch.begin(Head(answer.size, content_type_of(answer.head, order.path)), receiver)
+                    fetch.begin(fetched.head, receiver)
                 fetch.advance()
             return receiver.finish()
         except (CapacitySpent, TooLarge) as error:
@@ -539,21 +555,32 @@ class Fetches:
     # -- without storing
 
     def pass_through(self, order: Order) -> tuple[Head, Passing] | None:
-        """The upstream's bytes for one client; null when it has none. Raises Quarantined for what is held."""
+        """The upstream's bytes for one client; null when it has none. Raises Quarantined for what is held, and TooYoung."""
         plan, found = self._plan(order), self.look(order)
+        _check_age(order, plan)
         if found.reason is not None:
             raise Quarantined(f"{order.path!r} is held in quarantine: {found.reason}")
         held = contextlib.ExitStack()
         try:
             held.enter_context(self._place())
-            answer = held.enter_context(self._client.get(found.upstream, _asked_anew(plan), self._line(order, found)))
+            wanted = _asked_anew(plan)
+            answer = held.enter_context(self._client.get(found.upstream, wanted, self._line(order, found)))
+            fetched = _Fetched(order, plan, found, answer, wanted)
+            if not answer.absent and not plan.ageless:
+                restrictions_of(order.snapshot).require_time(fetched.told)
         except BaseException:
             held.close()
             raise
         if answer.absent:
             held.close()
             return None
-        return Head(answer.size, content_type_of(answer.head, order.path)), Passing(answer, held)
+        return fetched.head, Passing(answer, held)
+
+
+def _check_age(order: Order, plan: Plan) -> None:
+    """Before the upstream is asked. Raises TooYoung."""
+    if not plan.ageless:
+        restrictions_of(order.snapshot).require_age(Release(order.path, plan.published_at, plan.name, plan.version))
 
 
 def _target(snapshot: Snapshot) -> Target:
@@ -580,6 +607,34 @@ class _Fetched:
     found: Known
     answer: Answer
     wanted: Wanted
+    arrived_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def told(self) -> Release:
+        """Its age as the upstream tells it: when it was published, else when it was changed last."""
+        at = self.plan.published_at or http_moment(self.answer.last_modified)
+        return Release(self.order.path, at, self.plan.name, self.plan.version)
+
+    @property
+    def release(self) -> Release | None:
+        """Where the upstream tells no time, that of its first sight; null for what has no age."""
+        return None if self.plan.ageless else replace(self.told, at=self.told.at or self.arrived_at)
+
+    @property
+    def comes_too_early(self) -> bool:
+        """Whether it is too young to take the place of a copy that is not. Of a time that nobody tells, only storing it keeps the count."""
+        copy, restrictions = self.found.copy, restrictions_of(self.order.snapshot)
+        if copy is None or copy.freshness is None or copy.published is None or self.plan.ageless:
+            return False
+        if copy.freshness.source != self.found.upstream.url:
+            return False
+        now, former = self.arrived_at, restrictions.available_at(copy.published)
+        coming = restrictions.available_at(self.told)
+        return coming is not None and coming > now and (former is None or former <= now)
+
+    @property
+    def head(self) -> Head:
+        return Head(self.answer.size, content_type_of(self.answer.head, self.order.path), told_of(self.release))
 
     def expected(self) -> Expected:
         told = {} if self.plan.told is None else self.plan.told(self.answer.head)
@@ -589,8 +644,7 @@ class _Fetched:
         """Raises UpstreamFailed when the format finds that it is something else."""
         accept = self.plan.accept or self._as_it_is
         file = accept(received, self.answer.head)
-        told = {} if self.plan.published_at is None else {PUBLISHED_AT: self.plan.published_at.isoformat()}
-        return replace(file, origin=self.origin(), metadata={**file.metadata, **told})
+        return replace(file, origin=self.origin(), metadata={**file.metadata, **told_of(self.release)})
 
     def _as_it_is(self, received: Received, head: Arrived) -> NewFile:
         return NewFile(self.order.path, received, content_type_of(head, self.order.path))
@@ -615,7 +669,7 @@ class _Library:
 
 
 _LOOK = text(
-    f"select r.settings, i.read_only, a.upload_id, a.blob_id, b.digest, {freshness.COLUMNS} "
+    f"select r.settings, i.read_only, a.upload_id, a.blob_id, b.digest, a.metadata - 'details' as metadata, {freshness.COLUMNS} "
     "from arkvory_repositories r cross join arkvory_installation i "
     "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
     "left join arkvory_freshness f on f.artifact_id = a.id where r.id = :id and r.deleted_at is null"

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from app.repository.names import PATH_BYTES
+from app.repository.withholding import Judge
 
 PAGE = 1000
 # Longer than any path and of the highest character: above every path that begins alike.
@@ -40,18 +41,21 @@ class Page:
 
 
 _QUERY = text(
-    "select a.path, b.size, b.digest, a.updated_at from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+    "select a.path, b.size, b.digest, a.updated_at, case when :judged then a.metadata - 'details' end as metadata "
+    "from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
     "where a.repository_id = :id and not a.withheld and a.path > :after and a.path < :end order by a.path limit :limit"
 )
 
 
-def list_folder(connection: Connection, repository_id: int, folder: str, after: str = "") -> Page:
-    """The entries of `folder` (empty, or ending in a slash) behind the name `after`."""
+def list_folder(connection: Connection, repository_id: int, folder: str, after: str = "", judge: Judge | None = None) -> Page:
+    """The entries of `folder` (empty, or ending in a slash) behind the name `after`, but for what `judge` leaves out."""
+    judge = None if judge is None or judge.is_idle else judge
     entries: list[Entry] = []
     position, end = folder + _behind(after), _end_of(folder)
     while len(entries) <= PAGE:
-        rows = connection.execute(_QUERY, {"id": repository_id, "after": position, "end": end, "limit": _BATCH}).all()
-        position = _collect(rows, folder, entries, position)
+        values = {"id": repository_id, "after": position, "end": end, "limit": _BATCH, "judged": judge is not None}
+        rows = connection.execute(_QUERY, values).all()
+        position = _collect(rows, folder, entries, position, judge)
         if len(rows) < _BATCH and not (entries and entries[-1].is_folder and rows):
             break
         if not rows:
@@ -59,18 +63,18 @@ def list_folder(connection: Connection, repository_id: int, folder: str, after: 
     return Page(entries[:PAGE], entries[PAGE - 1].name if len(entries) > PAGE else None)
 
 
-def _collect(rows: Sequence[Row[Any]], folder: str, entries: list[Entry], position: str) -> str:
+def _collect(rows: Sequence[Row[Any]], folder: str, entries: list[Entry], position: str, judge: Judge | None) -> str:
     """Add what the rows show, up to the first subfolder that goes on behind them; where to read next."""
     for row in rows:
         if row.path <= position:
             continue
         name, separator, _ = row.path[len(folder) :].partition("/")
         if separator:
-            entries.append(Entry(name + "/"))
-            position = folder + _behind(name + "/")
+            entry, position = Entry(name + "/"), folder + _behind(name + "/")
         else:
-            entries.append(Entry(name, row.size, row.digest, row.updated_at))
-            position = row.path
+            entry, position = Entry(name, row.size, row.digest, row.updated_at), row.path
+        if judge is None or not judge.leaves_out_copy(folder + entry.name, row.metadata):
+            entries.append(entry)
     return position
 
 

@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection
 
 from app.cache.snapshots import Snapshot
-from app.errors import ArkvoryError, NotFound, Unavailable
+from app.errors import ArkvoryError, Blocked, NotFound, Unavailable
 from app.repository.dialects import Order
 from app.repository.fetching import Fetches, Head, NotStorable, Outcome
-from app.repository.reading import Answered, Ask, Coming, DocumentSource, Found, Gate, Judged, Reader, Told
+from app.repository.reading import Answered, Ask, Coming, DocumentSource, Found, Gate, Judged, Reader, Told, check_age
+from app.repository.withholding import require_path
 from app.storage import OpenBlob
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,18 @@ class Proxy:
 
     def find(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
         """Without `whole` its bytes may still be coming. Raises as `Reader.find`, and UpstreamFailed when nothing can be said."""
+        require_path(judged.snapshot, ask.path)
+        found = self._found(judged, ask, whole=whole)
+        try:
+            # It may have been decided anew.
+            require_path(found.snapshot, ask.path)
+        except Blocked:
+            if found.coming is not None:
+                found.coming.close()
+            raise
+        return found
+
+    def _found(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
         if not judged.snapshot.caching_allowed:
             return self._pass_through(judged, ask, whole=whole)
         try:
@@ -57,6 +70,7 @@ class Proxy:
 
     def document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str) -> Answered:
         """Of the upstream's document that is kept at `made_of`, which is looked after like any other file; empty: of rows alone."""
+        require_path(judged.snapshot, ask.path)
         if not made_of:
             return Answered(self._reader.stored_document(judged, ask, source, known_etags), None)
         index = replace(ask, path=made_of, spelling="")
@@ -111,11 +125,12 @@ class Proxy:
     def _coming(self, ask: Ask, head: Head, coming: Coming) -> Found:
         """The head may have been long in coming: whether the client may read is asked once more."""
         try:
-            snapshot = self._reader.may_read(ask)
+            found = Found(self._reader.may_read(ask), _provisional(ask, head), Told("miss", 0), coming)
+            check_age(found)
         except BaseException:
             coming.close()
             raise
-        return Found(snapshot, _provisional(ask, head), Told("miss", 0), coming)
+        return found
 
     def _pass_through(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
         if whole:
@@ -151,4 +166,4 @@ def _order(judged: Judged, ask: Ask) -> Order:
 def _provisional(ask: Ask, head: Head) -> Gate:
     """What can be said of bytes that are coming: no digest and no date yet."""
     now = datetime.now(UTC)
-    return Gate(ask.path, 0, "", head.size or 0, {}, head.content_type, {}, now, now)
+    return Gate(ask.path, 0, "", head.size or 0, {}, head.content_type, head.metadata, now, now)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import gevent
@@ -28,11 +28,14 @@ from app.cache.view import Epochs, Seen
 from app.database.engines import Database
 from app.errors import IsFolder, NotFound, Quarantined, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
 from app.repository.uses import Uses
+from app.repository.withholding import Judge, release_of, require_path, restrictions_of, until_of
 from app.storage import BlobStore, OpenBlob
 from app.upstream.freshness import COLUMNS as FRESHNESS
 from app.upstream.freshness import Freshness, freshness_of
 
 log = logging.getLogger(__name__)
+
+_MOST_BOUNDARIES = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +119,15 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What was read of a document. `write` makes the bytes and needs no database; when it is `long`, it runs in a thread."""
+    """What was read of a document. `write` makes the bytes and needs no database; when it is `long`, it runs in a thread.
+
+    `judges` are those that `write` asks what is to be left out of it: one for each proxy that it is made from.
+    """
 
     write: Callable[[], bytes]
     long: bool
     headers: Headers = ()
+    judges: Sequence[Judge] = ()
 
 
 class DocumentSource(Protocol):
@@ -192,7 +199,9 @@ class Reader:
         # By kind of repository: the one place where kinds are told apart.
         self.sources: dict[str, Source] = {}
         self._shelf = _Stored(store)
-        self._making: SingleFlight[tuple[bytes, Headers]] = SingleFlight()
+        self._making: SingleFlight[_Made] = SingleFlight()
+        # Of documents that leave out what is too young, by what their validator is made of: until when they hold.
+        self._boundaries: dict[str, datetime] = {}
 
     # -- artifacts
 
@@ -232,6 +241,7 @@ class Reader:
             except FileNotFoundError:
                 self._forget_gate(found)
             known, found = found, replace(self._decide_again(ask), told=found.told)
+            require_path(found.snapshot, ask.path)
             if known.gate.blob_id == found.gate.blob_id:
                 self._missing(ask, found)
 
@@ -297,17 +307,39 @@ class Reader:
             connection = held.enter_context(self._database.consistent())
             snapshot, seen, incarnation = self._decided(connection, judged, ask)
             revision = source.revision(connection, snapshot)
-            etag = _validator(seen, incarnation, source, revision)
-            made = revision is not None and etag not in known_etags
-            body, headers = self._body(held, connection, snapshot, source, etag) if made else (b"", ())
+            require_path(snapshot, ask.path)
+            content = _validator(seen, incarnation, source, revision)
+            etag = self._known_validator(snapshot, content)
+            made = None
+            if revision is not None and etag not in known_etags:
+                made = self._body(held, connection, snapshot, source, content)
         self._cache.observe(seen)
         if revision is None:
             raise _absent(ask)
-        document = Document(body, etag, source.content_type, headers)
-        if made and len(body) <= DOCUMENT_BYTES and self._cache.may_keep(snapshot.id):
-            key = _document_key(snapshot.id, seen.epochs, source)
-            self._cache.documents.put(key, document, tags=(keys.tag_of_repository(snapshot.id),), weight=len(body) + 500)
+        if made is None:
+            assert etag is not None
+            return Document(b"", etag, source.content_type)
+        document = Document(made.body, self._validator_until(content, made.until), source.content_type, made.headers)
+        if len(made.body) <= DOCUMENT_BYTES and self._cache.may_keep(snapshot.id):
+            key, tags = _document_key(snapshot.id, seen.epochs, source), (keys.tag_of_repository(snapshot.id),)
+            self._cache.documents.put(key, document, tags=tags, weight=len(made.body) + 500, lifetime=_seconds_to(made.until))
         return document
+
+    def _known_validator(self, snapshot: Snapshot, content: str) -> str | None:
+        """Where age limits what a document shows, it is known once one was made that still holds."""
+        if restrictions_of(snapshot).minimum_age is None:
+            return content
+        until = self._boundaries.get(content)
+        return None if until is None or until <= datetime.now(UTC) else _aged(content, until)
+
+    def _validator_until(self, content: str, until: datetime | None) -> str:
+        """Of the content and of the moment at which the next entry comes of age: that says which ones are left out."""
+        if until is None:
+            return content
+        if len(self._boundaries) >= _MOST_BOUNDARIES:
+            self._boundaries.clear()
+        self._boundaries[content] = until
+        return _aged(content, until)
 
     def _decided(self, connection: Connection, judged: Judged, ask: Ask) -> tuple[Snapshot, Seen, str]:
         """C8: what `connection` sees, with a decision that is not older; and the installation's incarnation."""
@@ -322,20 +354,21 @@ class Reader:
         return snapshot, seen, incarnation
 
     def _body(
-        self, held: contextlib.ExitStack, connection: Connection, snapshot: Snapshot, source: DocumentSource, etag: str
-    ) -> tuple[bytes, Headers]:
+        self, held: contextlib.ExitStack, connection: Connection, snapshot: Snapshot, source: DocumentSource, content: str
+    ) -> _Made:
         """The connection goes back (`held` is closed) once the rows are read: neither writing nor waiting needs it."""
-        shared = self._making.running(etag)
+        shared = self._making.running(content)
         if shared is not None:
             held.close()
             return shared()
 
-        def make() -> tuple[bytes, Headers]:
+        def make() -> _Made:
             draft = source.read(connection, snapshot, self._shelf)
             held.close()
-            return _written(draft), draft.headers
+            body = _written(draft)
+            return _Made(body, draft.headers, until_of(draft.judges))
 
-        return self._making.lead(etag, make)
+        return self._making.lead(content, make)
 
     # -- the decision
 
@@ -455,6 +488,14 @@ class Reader:
         self._cache.gates.drop(keys.for_gate(found.snapshot.id, epochs, found.gate.path))
 
 
+class _Made(NamedTuple):
+    """The bytes of a document, and until when they hold whatever happens to its content; null: for as long as it stays."""
+
+    body: bytes
+    headers: Headers
+    until: datetime | None
+
+
 @dataclass(frozen=True)
 class _Stored:
     """See `Shelf`."""
@@ -520,6 +561,14 @@ def _validator(seen: Seen, incarnation: str, source: DocumentSource, revision: i
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
+def _aged(content: str, until: datetime) -> str:
+    return hashlib.sha256(f"{content} {until.timestamp()!r}".encode()).hexdigest()[:32]
+
+
+def _seconds_to(until: datetime | None) -> float | None:
+    return None if until is None else (until - datetime.now(UTC)).total_seconds()
+
+
 def _check_format(snapshot: Snapshot, ask: Ask) -> None:
     if snapshot.format != ask.format:
         raise unknown_repository(ask.repository)
@@ -541,10 +590,19 @@ def _hidden(error: NotFound, ask: Ask) -> NotFound | Unauthenticated:
 
 
 def _passed(found: Found) -> Found:
-    """The gate's last word. Raises Quarantined, with the reason."""
+    """The gate's last word. Raises Quarantined or TooYoung, with the reason."""
     if found.gate.held is not None:
         raise Quarantined(f"{found.gate.path!r} is held in quarantine: {found.gate.held}")
+    if found.snapshot.restrictions is not None:
+        check_age(found)
     return found
+
+
+def check_age(found: Found) -> None:
+    """Raises TooYoung."""
+    release = release_of(found.gate.path, found.gate.metadata)
+    if release is not None:
+        restrictions_of(found.snapshot).require_age(release)
 
 
 def _absent(ask: Ask, *, folder: bool = False) -> NotFound:

@@ -34,6 +34,7 @@ KINDS = ("hosted", "proxy", "group")
 # Formats that may have an upstream.
 PROXIED = ("raw",)
 LONGEST_TTL = 366 * 86400
+MOST_DAYS = 3660
 STATUSES = ("online", "offline", "maintenance")
 MOST_QUOTA = 2**63 - 1
 MOST_PATTERNS, LONGEST_PATTERN = 100, 200
@@ -268,7 +269,8 @@ def _check_settings(of: _Kind, settings: Mapping[str, Any]) -> None:
 def _settings_of(of: _Kind) -> Mapping[str, Callable[[str, Any], None]]:
     """The settings that such a repository has, with what checks each."""
     if of.kind == "proxy":
-        return {"mutable_ttl": _check_seconds, "miss_ttl": _check_seconds, "caching": _check_flag}
+        fetching = {"mutable_ttl": _check_seconds, "miss_ttl": _check_seconds, "caching": _check_flag}
+        return fetching | {"minimum_age": _check_days, **dict.fromkeys(("minimum_age_exceptions", "allow", "block"), _check_patterns)}
     known = {"write_policy": _one_of(WRITE_POLICIES)}
     if FORMATS[of.format].snapshots:
         known["version_policy"] = _one_of(VERSION_POLICIES)
@@ -290,6 +292,11 @@ def _check_seconds(name: str, value: Any) -> None:
         raise Invalid(f"{name} is a number of seconds, from 0 to {LONGEST_TTL}", field=f"settings.{name}")
 
 
+def _check_days(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_DAYS:
+        raise Invalid(f"{name} is a number of days, from 0 to {MOST_DAYS}", field=f"settings.{name}")
+
+
 def _check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise Invalid(f"{name} is true or false", field=f"settings.{name}")
@@ -309,7 +316,8 @@ def _check_host(format: str, host: str) -> None:
 def _check_patterns(name: str, patterns: Any) -> None:
     sound = isinstance(patterns, list) and len(patterns) <= MOST_PATTERNS and all(isinstance(each, str) and each for each in patterns)
     if not sound or any(len(each) > LONGEST_PATTERN for each in patterns):
-        raise Invalid(f"immutable_tags are at most {MOST_PATTERNS} patterns of tags, such as v*", field=f"settings.{name}")
+        told = f"{name} are at most {MOST_PATTERNS} patterns such as v*, of up to {LONGEST_PATTERN} characters"
+        raise Invalid(told, field=f"settings.{name}")
 
 
 def _changed(before: Repository, change: RepositoryChange) -> _Values:

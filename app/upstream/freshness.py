@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import email.utils
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -63,6 +65,15 @@ def freshness_of(row: Row[Any]) -> Freshness | None:
     if row.source is None:
         return None
     return Freshness(row.source, row.spelling, row.etag, row.upstream_modified, row.immutable, row.checked, row.next_check)
+
+
+def http_moment(text: str | None) -> datetime | None:
+    """A date as HTTP writes it; null for anything else."""
+    try:
+        moment = None if text is None else email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return None if moment is None else moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
 def write(connection: Connection, repository_id: int, path: str, origin: Origin) -> None:
