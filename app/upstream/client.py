@@ -129,12 +129,20 @@ class Answer:
             return self._decoder.unconsumed_tail
         with _answers_in_time():
             # `None` where urllib3 has nothing any more.
-            piece = self._response.read1(PIECE) or b""
+            piece = self._response.read1(self._most()) or b""
         self._taken += len(piece)
         if not piece and self._announced is not None and self._taken != self._announced:
             raise UpstreamFailed(f"the upstream announced {self._announced} bytes and sent {self._taken}")
         self._check_rate()
         return piece
+
+    def _most(self) -> int:
+        """The last byte is read by itself: what has come behind it can be seen then, and would be cut off without a word."""
+        left = PIECE + 1 if self._announced is None else self._announced - self._taken
+        # urllib3 has no word for it.
+        if left == 1 and len(self._response._fp.peek(2)) > 1:  # type: ignore[attr-defined]
+            raise UpstreamFailed(f"the upstream announced {self._announced} bytes and sent more")
+        return min(PIECE, max(1, left - 1))
 
     def _check_rate(self) -> None:
         seconds = time.monotonic() - self._began
@@ -339,7 +347,7 @@ def _answers_in_time() -> Iterator[None]:
     """Turn what urllib3 raises into the domain's words."""
     try:
         yield
-    except (ConnectTimeoutError, ReadTimeoutError) as error:
+    except (ConnectTimeoutError, ReadTimeoutError, TimeoutError) as error:
         raise UpstreamTimedOut("the upstream does not answer in time") from error
     except (HTTPError, OSError, ValueError) as error:
         log.info("upstream: %s", error)
