@@ -38,9 +38,8 @@ class Plan:
     `content_type`: what its bytes are called, whatever the upstream says. `checksums`: those that are kept of it, however long it is.
     `digests` (hex by algorithm) and `size` (bytes) are those that the bytes must have, as far as they are known beforehand; `told` are
     those that the answer's head adds. `whole`: nothing of it is handed on before it was accepted. `lasting`: a copy is never compared
-    again.
-    `published_at`: when the upstream published it (null: it does not say so beforehand), as which version of what; indexes and the like are
-    `ageless`, and never too young.
+    again. `published_at`: when the upstream published it (null: it does not say so beforehand), as which version of what; indexes and the
+    like are `ageless`, and never too young.
     """
 
     where: str

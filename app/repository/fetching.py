@@ -518,10 +518,14 @@ class Fetches:
         known[order.spelling] = now + lifetime
         self._cache.misses.put(key, known, tags=(keys.tag_of_repository(order.snapshot.id),), lifetime=max(known.values()) - now)
 
-    def give_up(self, order: Order, blob_id: int) -> None:
-        """The copy whose bytes are these goes; another one stays."""
+    def give_up(self, order: Order) -> None:
+        """The copy goes when its bytes are missing on the disk."""
         copy = self.look(order).copy
-        if copy is not None and copy.blob_id == blob_id:
+        if copy is None:
+            return
+        try:
+            self._deposits.store.open(copy.digest, copy.blob_id).close()
+        except FileNotFoundError:
             self._editor.drop_copy(order.snapshot, order.path, copy.upload_id)
 
     def is_missing(self, order: Order, epochs: Epochs) -> bool:

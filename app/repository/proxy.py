@@ -70,7 +70,7 @@ class Proxy:
 
     def restore(self, ask: Ask, lost: Found) -> Found:
         """The copy goes, and is fetched anew. Raises UpstreamFailed when it cannot be had."""
-        self._fetches.give_up(Order(lost.snapshot, ask.path, ask.path), lost.gate.blob_id)
+        self._fetches.give_up(Order(lost.snapshot, ask.path, ask.path))
         return self._reader.find(ask)
 
     def document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str) -> Answered:
@@ -81,6 +81,15 @@ class Proxy:
         index = replace(ask, path=made_of, spelling="")
         if not judged.snapshot.caching_allowed:
             return self._passing_document(judged, ask, source, index)
+        try:
+            return self._kept_document(judged, ask, source, known_etags, index)
+        except FileNotFoundError:
+            log.error("the bytes of %s/%s are missing on the disk: fetched anew", ask.repository, made_of)
+            self._fetches.give_up(_order(judged, index))
+            self._fetches.bring(judged.snapshot, made_of).close()
+            return Answered(self._reader.document_again(ask, source, known_etags), Told("miss", 0))
+
+    def _kept_document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], index: Ask) -> Answered:
         try:
             found = self._stored(judged, index)
         except NotStorable:

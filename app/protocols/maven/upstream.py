@@ -10,15 +10,13 @@ and then by chance. What clients get beside a file is made of the stored bytes.
 
 from __future__ import annotations
 
-import email.utils
 import functools
 import io
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from datetime import UTC
 from pathlib import Path
+from typing import Any
 
 import gevent
 
@@ -26,7 +24,7 @@ from app.errors import Conflict, Invalid, NotFound, TooLarge, UpstreamFailed, Up
 from app.protocols.maven.names import ALGORITHMS, SIGNATURE, Catalog, File, Metadata, Other, Sidecar, is_snapshot, parse_any
 from app.protocols.maven.uploads import MOST_SIDECAR, check_metadata, checksum_in, content_type_of, new_file
 from app.repository.dialects import Library, Order, Plan
-from app.repository.fetching import PUBLISHED_AT, NotStorable
+from app.repository.fetching import NotStorable
 from app.repository.formats import check_version_policy
 from app.repository.publishing import NewFile
 from app.upload.receiving import Received
@@ -59,7 +57,7 @@ class Upstreams:
         address = parse_any(order.path)
         if isinstance(address, Sidecar):
             # Asked for only where nothing is stored.
-            return Plan(order.spelling, content_type="text/plain", told=_not_to_be_stored)
+            return Plan(order.spelling, content_type="text/plain", told=_not_to_be_stored, **_release(address.of))
         if isinstance(address, Other) and not _EXTENSION.search(order.path):
             raise NotFound(address.reason)
         _check_policy(library, order, address)
@@ -69,9 +67,17 @@ class Upstreams:
             content_type=content_type_of(order.path),
             checksums=ALGORITHMS,
             whole=isinstance(address, Metadata),
+            **_release(address),
             told=_told,
             accept=functools.partial(_accept, library, order, address),
         )
+
+
+def _release(address: Stored) -> Mapping[str, Any]:
+    """What a minimum age goes by; when it was published the upstream tells with the file (Last-Modified)."""
+    if isinstance(address, File):
+        return {"name": address.package, "version": address.base_version}
+    return {"ageless": isinstance(address, Metadata | Catalog)}
 
 
 def _check_policy(library: Library, order: Order, address: Stored) -> None:
@@ -112,8 +118,8 @@ def _accept(library: Library, order: Order, address: Stored, received: Received,
     elif isinstance(address, File | Other) and not order.path.endswith(SIGNATURE) and not _told(head):
         _compare(library, order, received, framed=not head.headers.keys().isdisjoint({"content-length", "transfer-encoding"}))
     if isinstance(address, File):
-        return _dated(new_file(address, received), head)
-    return _dated(NewFile(order.path, received, content_type_of(order.path)), head)
+        return new_file(address, received)
+    return NewFile(order.path, received, content_type_of(order.path))
 
 
 def _fault(address: Stored, path: Path) -> str | None:
@@ -157,12 +163,3 @@ def _compare(library: Library, order: Order, received: Received, *, framed: bool
             if checksum != received.checksums[algorithm]:
                 raise UpstreamUnfit(f"what the upstream sent for {order.path!r} has another {algorithm} than the upstream says")
             return
-
-
-def _dated(file: NewFile, head: Arrived) -> NewFile:
-    """With the time at which it was published, as far as an upstream tells it."""
-    try:
-        at = email.utils.parsedate_to_datetime(head.headers["last-modified"]).astimezone(UTC)
-    except (KeyError, ValueError, OverflowError):
-        return file
-    return replace(file, metadata={**file.metadata, PUBLISHED_AT: at.isoformat()})
