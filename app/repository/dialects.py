@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.cache.snapshots import Snapshot
 from app.repository.publishing import NewFile
@@ -63,9 +63,6 @@ class Library(Protocol):
 
     def open(self, path: str) -> OpenBlob:
         """The bytes; close them. Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either."""
-
-    def settings(self) -> Mapping[str, Any]:
-        """Of the repository, as they are now. Raises NotFound when it is gone."""
 
     def peek(self, where: str, most: int) -> bytes | None:
         """A small file of the upstream that belongs to the one that was just read, for `accept` to look at; it is not stored.

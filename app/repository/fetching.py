@@ -685,9 +685,6 @@ class _Library:
     def open(self, path: str) -> OpenBlob:
         return self.fetches.bring(self.snapshot, path)
 
-    def settings(self) -> Mapping[str, Any]:
-        return self.fetches.look(Order(self.snapshot, "", "")).settings
-
     def peek(self, where: str, most: int) -> bytes | None:
         return self.fetches.peek(self.snapshot, where, most)
 

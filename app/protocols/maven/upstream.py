@@ -20,12 +20,11 @@ from typing import Any
 
 import gevent
 
-from app.errors import Conflict, Invalid, NotFound, TooLarge, UpstreamFailed, UpstreamUnfit
+from app.errors import Invalid, NotFound, TooLarge, UpstreamFailed, UpstreamUnfit
 from app.protocols.maven.names import ALGORITHMS, SIGNATURE, Catalog, File, Metadata, Other, Sidecar, is_snapshot, parse_any
 from app.protocols.maven.uploads import MOST_SIDECAR, check_metadata, checksum_in, content_type_of, new_file
 from app.repository.dialects import Library, Order, Plan
 from app.repository.fetching import NotStorable
-from app.repository.formats import check_version_policy
 from app.repository.publishing import NewFile
 from app.upload.receiving import Received
 from app.upstream.client import Arrived
@@ -53,14 +52,13 @@ class Upstreams:
     """The dialect of Maven."""
 
     def plan(self, library: Library, order: Order) -> Plan:
-        """Raises NotFound for versions that the repository is not to have (`version_policy`)."""
+        """Raises NotFound for what can be nothing but a folder."""
         address = parse_any(order.path)
         if isinstance(address, Sidecar):
             # Asked for only where nothing is stored.
             return Plan(order.spelling, content_type="text/plain", told=_not_to_be_stored, **_release(address.of))
         if isinstance(address, Other) and not _EXTENSION.search(order.path):
             raise NotFound(address.reason)
-        _check_policy(library, order, address)
         return Plan(
             order.spelling,
             lasting=isinstance(address, File) and not is_snapshot(address.base_version),
@@ -78,17 +76,6 @@ def _release(address: Stored) -> Mapping[str, Any]:
     if isinstance(address, File):
         return {"name": address.package, "version": address.base_version}
     return {"ageless": isinstance(address, Metadata | Catalog)}
-
-
-def _check_policy(library: Library, order: Order, address: Stored) -> None:
-    """An artifact's own metadata names both kinds of versions: it is no version's."""
-    of_version = isinstance(address, File) or (isinstance(address, Metadata) and is_snapshot(address.folder.rpartition("/")[2]))
-    if not of_version:
-        return
-    try:
-        check_version_policy(order.snapshot.format, library.settings(), order.path)
-    except Conflict as error:
-        raise NotFound(error.message) from error
 
 
 def _not_to_be_stored(_head: Arrived) -> Mapping[str, str]:

@@ -279,13 +279,17 @@ def test_files_of_upstreams_show_in_listings_and_by_what_is_in_them(proxied: Pro
     assert proxied.value("select metadata -> 'maven' from arkvory_artifacts") == {"archetype": {}}
 
 
-def test_when_it_was_published_is_known_from_its_date(proxied: Proxied, upstream: FakeUpstream) -> None:
-    at = datetime(2019, 4, 20, 8, 0, tzinfo=UTC)
-    serve(upstream, PATH, JAR, headers={"Last-Modified": format_datetime(at, usegmt=True)})
-    serve(upstream, SNAPSHOT, JAR, headers={"Last-Modified": "yesterday"})
-    assert [proxied.how(each) for each in (PATH, SNAPSHOT)] == ["miss", "miss"]
-    rows = proxied.execute("select metadata ->> 'published_at' as at from arkvory_artifacts order by path")
-    assert [row.at for row in rows] == [at.isoformat(), None]
+def test_what_is_too_young_is_withheld_with_its_checksums_and_exceptions_are_coordinates(proxied: Proxied, upstream: FakeUpstream) -> None:
+    """Minimum age: by the upstream's date of the file; metadata tells no times of versions and names them all."""
+    proxied.change(settings={"minimum_age": 7})
+    young = {"Last-Modified": format_datetime(datetime.now(UTC), usegmt=True)}
+    serve(upstream, PATH, JAR, headers=young)
+    serve(upstream, SNAPSHOT, JAR, headers={"Last-Modified": "Sat, 20 Apr 2019 08:00:00 GMT"})
+    upstream.put(f"/{METADATA}", metadata("1.0"), headers=young)
+    assert [proxied.how(each) for each in (PATH, f"{PATH}.sha1", SNAPSHOT, METADATA)] == ["403", "403", "miss", "miss"]
+    assert b"lib-1.0.jar" not in proxied.get(f"{FOLDER}/").data
+    proxied.change(settings={"minimum_age_exceptions": ["org.acme:lib@1.*"]})
+    assert [proxied.how(each) for each in (PATH, f"{PATH}.sha1")] == ["hit", "hit"]
 
 
 @pytest.mark.parametrize(
@@ -304,6 +308,11 @@ def test_a_version_policy_keeps_the_other_kind_out_without_asking(
     assert [proxied.get(path).status_code for path in closed] == [404] * len(closed)
     assert upstream.asked == []
     assert [proxied.get(path).status_code for path in open_] == [200] * len(open_)
+    # What is there already comes and goes with the next request.
+    proxied.change(settings={"version_policy": None})
+    assert [proxied.get(path).status_code for path in closed] == [200] * len(closed)
+    proxied.change(settings={"version_policy": policy})
+    assert [proxied.get(path).status_code for path in closed] == [404] * len(closed)
 
 
 # What an upstream does wrong
