@@ -24,7 +24,9 @@ _SETTINGS = (
     "<activeProfiles><activeProfile>house</activeProfile></activeProfiles></settings>"
 )
 # The proxy has checksums of everything, which Debian's tree has not.
-_CENTRAL = "<id>central</id><url>https://upstream.invalid</url><releases><enabled>true</enabled><checksumPolicy>fail</checksumPolicy></releases>"
+_CENTRAL = (
+    "<id>central</id><url>https://upstream.invalid</url><releases><enabled>true</enabled><checksumPolicy>fail</checksumPolicy></releases>"
+)
 
 
 @pytest.fixture

@@ -321,9 +321,7 @@ def test_a_version_policy_keeps_the_other_kind_out_without_asking(
 FAULTS = [401, 403, 429, 500, 503, "refused", "silent", "short", "short without a length", "long", "loop", "page"]
 
 
-@pytest.mark.parametrize(
-    ("path", "fault"), [*((path, fault) for path in (PATH, METADATA) for fault in FAULTS), (PATH, "another checksum")]
-)
+@pytest.mark.parametrize(("path", "fault"), [*((path, fault) for path in (PATH, METADATA) for fault in FAULTS), (PATH, "another checksum")])
 def test_nothing_but_absence_is_remembered_and_nothing_bad_is_stored(
     proxied: Proxied, upstream: FakeUpstream, path: str, fault: int | str
 ) -> None:
