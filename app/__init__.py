@@ -24,6 +24,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     from app.http.parts import build_parts
     from app.jobs import lifecycle
     from app.protocols.maven import routes as maven
+    from app.protocols.maven.upstream import Upstreams as MavenUpstreams
     from app.protocols.npm import routes as npm
     from app.protocols.oci import routes as oci
     from app.protocols.pypi import routes as pypi
@@ -34,6 +35,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     paths.route_on_raw_paths(app)
     house = build_parts(settings or Configuration.from_environment())
     app.extensions["arkvory"] = house
+    house.fetches.dialects["maven"] = MavenUpstreams()
     errors.register(app)
     counts = metrics.register(app, house)
     app.register_blueprint(health.blueprint)

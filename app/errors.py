@@ -32,8 +32,10 @@
             ├── OutcomeUnknown   the answer to COMMIT was lost and has not been found out yet
             ├── UploadGivenUp    another process took this one for dead and released what it receives
             ├── NotOwner         this process does not own the storage (any more)
+            ├── NotKept          a proxy that hands on what it does not store has nothing to tell it by
             └── UpstreamFailed   the upstream of a proxy gave no usable answer
                 ├── UpstreamBusy      it, or we for its sake, want a pause
+                ├── UpstreamUnfit     it answered, and not with what was asked for: its health is not in question
                 └── UpstreamTimedOut  it did not answer in time
 
 Each class has a stable `code`, the one that the management API shows.
@@ -225,12 +227,20 @@ class NotOwner(Unavailable):
     code = "not_owner"
 
 
+class NotKept(Unavailable):
+    code = "not_kept"
+
+
 class UpstreamFailed(Unavailable):
     code = "upstream_failed"
 
 
 class UpstreamBusy(UpstreamFailed):
     code = "upstream_busy"
+
+
+class UpstreamUnfit(UpstreamFailed):
+    pass
 
 
 class UpstreamTimedOut(UpstreamFailed):

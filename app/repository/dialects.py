@@ -5,7 +5,7 @@ Each room has one, `Fetches.dialects` keeps them. A format without one asks for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -35,17 +35,21 @@ class Plan:
     """What is to be asked for a path.
 
     `where` is encoded, below the upstream's address, or a whole address: of another origin it is asked without credentials.
+    `content_type`: what its bytes are called, whatever the upstream says. `checksums`: those that are kept of it, however long it is.
     `digests` (hex by algorithm) and `size` (bytes) are those that the bytes must have, as far as they are known beforehand; `told` are
-    those that the answer's head adds. `lasting`: a copy is never compared again.
-    `published_at`: when the upstream published it (null: it does not say so beforehand), as which version of what; indexes and the like are
-    `ageless`, and never too young.
+    those that the answer's head adds. `whole`: nothing of it is handed on before it was accepted. `lasting`: a copy is never compared
+    again. `published_at`: when the upstream published it (null: it does not say so beforehand), as which version of what; indexes and the
+    like are `ageless`, and never too young.
     """
 
     where: str
     headers: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     size: int | None = None
+    whole: bool = False
     lasting: bool = False
+    content_type: str | None = None
+    checksums: Sequence[str] = ()
     published_at: datetime | None = None
     name: str = ""
     version: str = ""
@@ -59,6 +63,12 @@ class Library(Protocol):
 
     def open(self, path: str) -> OpenBlob:
         """The bytes; close them. Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either."""
+
+    def peek(self, where: str, most: int) -> bytes | None:
+        """A small file of the upstream that belongs to the one that was just read, for `accept` to look at; it is not stored.
+
+        Null when there is none to be had, or it has more than `most` bytes. Raises UpstreamFailed.
+        """
 
 
 class Dialect(Protocol):

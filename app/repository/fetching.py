@@ -50,6 +50,7 @@ from app.errors import (
     UpstreamBusy,
     UpstreamFailed,
     UpstreamTimedOut,
+    UpstreamUnfit,
 )
 from app.repository.deleting import Editor
 from app.repository.dialects import Dialect, Order, Plan
@@ -406,6 +407,12 @@ class Fetches:
             raise failure or Unavailable(f"{path!r} was deleted meanwhile; try again", retry_after=1)
         return self._deposits.store.open(found.copy.digest, found.copy.blob_id)
 
+    def peek(self, snapshot: Snapshot, where: str, most: int) -> bytes | None:
+        """See `dialects.Library`."""
+        order = Order(snapshot, where, where)
+        found = self.look(order)
+        return self._client.small(found.upstream, Wanted(where), self._line(order, found), most)
+
     def taken(self, order: Order, absent: NotFound) -> OpenBlob:
         """All of an answer that is not stored, in a file without a name. Raises `absent`, UpstreamFailed, TooLarge."""
         passing = self.pass_through(order)
@@ -511,6 +518,16 @@ class Fetches:
         known[order.spelling] = now + lifetime
         self._cache.misses.put(key, known, tags=(keys.tag_of_repository(order.snapshot.id),), lifetime=max(known.values()) - now)
 
+    def give_up(self, order: Order) -> None:
+        """The copy goes when its bytes are missing on the disk."""
+        copy = self.look(order).copy
+        if copy is None:
+            return
+        try:
+            self._deposits.store.open(copy.digest, copy.blob_id).close()
+        except FileNotFoundError:
+            self._editor.drop_copy(order.snapshot, order.path, copy.upload_id)
+
     def is_missing(self, order: Order, epochs: Epochs) -> bool:
         """Whether the upstream said lately that it has no such file, by this spelling."""
         known = self._cache.misses.get(keys.for_miss(order.snapshot.id, epochs, order.path))
@@ -532,11 +549,11 @@ class Fetches:
         """The whole body, handed on as it comes where nothing stands against it. Raises NotStorable when there is no room."""
         order, found, answer = fetched.order, fetched.found, fetched.answer
         try:
-            receiver = session.receiver(fetched.expected(), when_small=("md5", "sha1"))
+            receiver = session.receiver(fetched.expected(), always=fetched.plan.checksums, when_small=("md5", "sha1"))
         except (CapacitySpent, TooLarge) as error:
             raise NotStorable from error
         # A copy is better than a new file that breaks off, and what is held must not leave.
-        may_begin = found.copy is None and found.reason is None
+        may_begin = found.copy is None and found.reason is None and not fetched.plan.whole
         try:
             while piece := answer.read():
                 receiver.feed(piece)
@@ -550,7 +567,7 @@ class Fetches:
             self._too_large[order.snapshot.id, order.path] = now + _TOO_LARGE_SECONDS
             raise (error if fetch.begun else NotStorable) from error
         except (DigestMismatch, Invalid) as error:
-            raise UpstreamFailed(f"what the upstream sent for {order.path!r} is not what it should be: {error.message}") from error
+            raise UpstreamUnfit(f"what the upstream sent for {order.path!r} is not what it should be: {error.message}") from error
 
     # -- without storing
 
@@ -634,7 +651,8 @@ class _Fetched:
 
     @property
     def head(self) -> Head:
-        return Head(self.answer.size, content_type_of(self.answer.head, self.order.path), told_of(self.release))
+        content_type = self.plan.content_type or content_type_of(self.answer.head, self.order.path)
+        return Head(self.answer.size, content_type, told_of(self.release))
 
     def expected(self) -> Expected:
         told = {} if self.plan.told is None else self.plan.told(self.answer.head)
@@ -647,7 +665,7 @@ class _Fetched:
         return replace(file, origin=self.origin(), metadata={**file.metadata, **told_of(self.release)})
 
     def _as_it_is(self, received: Received, head: Arrived) -> NewFile:
-        return NewFile(self.order.path, received, content_type_of(head, self.order.path))
+        return NewFile(self.order.path, received, self.head.content_type)
 
     def origin(self, former: Freshness | None = None) -> Origin:
         """Where it came from, and by which validators; those that it does not repeat are the former ones."""
@@ -666,6 +684,9 @@ class _Library:
 
     def open(self, path: str) -> OpenBlob:
         return self.fetches.bring(self.snapshot, path)
+
+    def peek(self, where: str, most: int) -> bytes | None:
+        return self.fetches.peek(self.snapshot, where, most)
 
 
 _LOOK = text(

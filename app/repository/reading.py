@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gevent
 from sqlalchemy import Connection, Row, text
@@ -49,6 +49,8 @@ class Ask:
     tenant: str = "default"
     # The path as the client encoded it; empty: it needed no encoding.
     spelling: str = ""
+    # A proxy's copy that fell due so many seconds ago will do.
+    slack: float = 0.0
 
 
 # Compared by identity, so that what is made of one can be kept beside it.
@@ -185,6 +187,9 @@ class Source(Protocol):
     def document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str) -> Answered:
         """As `Reader.document`, for somebody who may read."""
 
+    def restore(self, ask: Ask, lost: Found) -> Found:
+        """Instead of what has no bytes on the disk any more. Raises Unavailable when there is nothing else either."""
+
 
 class Reader:
     """Answers reads; the same for every format."""
@@ -233,8 +238,19 @@ class Reader:
                 raise _absent(ask, folder=folder)
         return self._load_gate(judged, ask)
 
+    def is_passed_on(self, ask: Ask) -> bool:
+        """Whether the repository has its documents from an upstream, as files; false for one that is not there."""
+        try:
+            return self._snapshots.get(ask.tenant, ask.repository).kind == "proxy"
+        except NotFound:
+            return False
+
     def open_blob(self, ask: Ask, found: Found) -> tuple[Found, OpenBlob]:
-        """Open the bytes. When they went since the gate was kept, the database is asked what the path points at now."""
+        """Open the bytes. When they went since the gate was kept, the database is asked what the path points at now.
+
+        Where a proxy's went from the disk, they are fetched anew.
+        """
+        lost: Found | None = None
         while True:
             try:
                 return found, self._store.open(found.gate.digest, found.gate.blob_id)
@@ -243,7 +259,7 @@ class Reader:
             known, found = found, replace(self._decide_again(ask), told=found.told)
             require_path(found.snapshot, ask.path)
             if known.gate.blob_id == found.gate.blob_id:
-                self._missing(ask, found)
+                lost, found = found, self._instead(ask, found, lost)
 
     def renew(self, ask: Ask, found: Found) -> Found:
         """Let a part live for its grace from now on (W3). Raises what `find` raises when cleanup was faster."""
@@ -252,9 +268,13 @@ class Reader:
         self._forget_gate(found)
         return self._decide_again(ask)
 
-    def _missing(self, ask: Ask, found: Found) -> NoReturn:
-        log.error("blob %s-%s of %s/%s is missing on the disk", found.gate.digest, found.gate.blob_id, ask.repository, ask.path)
-        raise Unavailable("the bytes of this artifact are missing on the server; tell its administrator", retry_after=60)
+    def _instead(self, ask: Ask, lost: Found, before: Found | None) -> Found:
+        """Once is enough: on a disk that loses what it is given, fetching does not help."""
+        log.error("blob %s-%s of %s/%s is missing on the disk", lost.gate.digest, lost.gate.blob_id, ask.repository, ask.path)
+        source = self.sources.get(lost.snapshot.kind)
+        if source is None or before is not None:
+            raise Unavailable("the bytes of this artifact are missing on the server; tell its administrator", retry_after=60)
+        return source.restore(ask, lost)
 
     # -- documents
 

@@ -21,7 +21,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError, ReadTimeoutError
 from urllib3.util import Retry, Timeout, make_headers
 
-from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut
+from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut, UpstreamUnfit
 from app.upstream.breaker import Line
 from app.upstream.upstream import Upstream, origin
 
@@ -117,6 +117,15 @@ class Answer:
             if decoded or not piece:
                 return decoded
 
+    def whole(self, most: int) -> bytes | None:
+        """All of it; null when it has more than `most` bytes."""
+        body = b""
+        while piece := self.read():
+            body += piece
+            if len(body) > most:
+                return None
+        return body
+
     def leave(self) -> None:
         """The connection may be used again where little is left to read of it."""
         if self.unchanged or (self.absent and self._announced is not None and self._announced <= _READ_ANYWAY):
@@ -129,12 +138,20 @@ class Answer:
             return self._decoder.unconsumed_tail
         with _answers_in_time():
             # `None` where urllib3 has nothing any more.
-            piece = self._response.read1(PIECE) or b""
+            piece = self._response.read1(self._most()) or b""
         self._taken += len(piece)
         if not piece and self._announced is not None and self._taken != self._announced:
             raise UpstreamFailed(f"the upstream announced {self._announced} bytes and sent {self._taken}")
         self._check_rate()
         return piece
+
+    def _most(self) -> int:
+        """The last byte is read by itself: what has come behind it can be seen then, and would be cut off without a word."""
+        left = PIECE + 1 if self._announced is None else self._announced - self._taken
+        # urllib3 has no word for it.
+        if left == 1 and len(self._response._fp.peek(2)) > 1:  # type: ignore[attr-defined]
+            raise UpstreamFailed(f"the upstream announced {self._announced} bytes and sent more")
+        return min(PIECE, max(1, left - 1))
 
     def _check_rate(self) -> None:
         seconds = time.monotonic() - self._began
@@ -175,7 +192,7 @@ class Client:
                 answer.leave()
                 line.breaker.succeeded()
             except UpstreamFailed as error:
-                if not isinstance(error, UpstreamBusy | _Refused):
+                if not isinstance(error, UpstreamBusy | UpstreamUnfit):
                     line.breaker.failed()
                 raise
             finally:
@@ -183,9 +200,26 @@ class Client:
                 # Back into the pool when it was read to its end.
                 response.close()
 
+    def small(self, upstream: Upstream, wanted: Wanted, line: Line, most: int) -> bytes | None:
+        """A small file beside one that was read to its end just now, in whose place among the connections it comes.
+
+        Null when there is none to be had: it is absent, refused, or has more than `most` bytes. Raises UpstreamFailed.
+        """
+        with _in_time(upstream):
+            response = self._follow(upstream, wanted)
+            try:
+                answer = _judged(response, wanted, line, upstream)
+                body = None if answer.absent else answer.whole(most)
+                answer.leave()
+                return body
+            except UpstreamUnfit:
+                return None
+            finally:
+                response.close()
+
     def _first(self, upstream: Upstream, wanted: Wanted, line: Line) -> urllib3.BaseHTTPResponse:
         try:
-            with gevent.Timeout(upstream.connect_seconds + upstream.read_seconds, UpstreamTimedOut("the upstream did not answer in time")):
+            with _in_time(upstream):
                 return self._follow(upstream, wanted)
         except UpstreamFailed:
             line.breaker.failed()
@@ -213,6 +247,10 @@ class Client:
         if key not in self._managers:
             self._managers[key] = urllib3.PoolManager(16, maxsize=upstream.connections, ssl_context=_tls(upstream.ca))
         return self._managers[key]
+
+
+def _in_time(upstream: Upstream) -> gevent.Timeout:
+    return gevent.Timeout(upstream.connect_seconds + upstream.read_seconds, UpstreamTimedOut("the upstream did not answer in time"))
 
 
 def _asked(manager: urllib3.PoolManager, upstream: Upstream, wanted: Wanted, url: str) -> urllib3.BaseHTTPResponse:
@@ -295,14 +333,10 @@ def _judged(response: urllib3.BaseHTTPResponse, wanted: Wanted, line: Line, upst
     if status == 429 or (status == 503 and pause is not None):
         raise UpstreamBusy(f"the upstream answers {status}; try again shortly", max(1, round(pause or 1)))
     if status in _REFUSED:
-        raise _Refused(f"the upstream answers {status}: it refuses the credentials that it is asked with, or wants some")
+        raise UpstreamUnfit(f"the upstream answers {status}: it refuses the credentials that it is asked with, or wants some")
     if status == 200 or status in _ABSENT or (status == 304 and wanted.conditional):
         return Answer(response, upstream)
     raise UpstreamFailed(f"the upstream answers {status}")
-
-
-class _Refused(UpstreamFailed):
-    """An answer that says nothing against the upstream's health."""
 
 
 def _pause(headers: Mapping[str, str], status: int) -> float | None:
@@ -339,7 +373,7 @@ def _answers_in_time() -> Iterator[None]:
     """Turn what urllib3 raises into the domain's words."""
     try:
         yield
-    except (ConnectTimeoutError, ReadTimeoutError) as error:
+    except (ConnectTimeoutError, ReadTimeoutError, TimeoutError) as error:
         raise UpstreamTimedOut("the upstream does not answer in time") from error
     except (HTTPError, OSError, ValueError) as error:
         log.info("upstream: %s", error)

@@ -31,6 +31,8 @@ class Rule:
     times: int | None = None
     # Announced instead of the body's length.
     length: int | None = None
+    # Neither length nor chunks: the body ends with the connection.
+    endless: bool = False
     # The body waits for it.
     gate: Any = None
 
@@ -121,7 +123,7 @@ class FakeUpstream:
             status, body = 304, b""
         if rule.chunked:
             headers["Transfer-Encoding"] = "chunked"
-        elif status != 304:
+        elif status != 304 and not rule.endless:
             headers["Content-Length"] = str(len(body) if rule.length is None else rule.length)
         client.sendall(_head(status, headers))
         if status == 304 or asked.method == "HEAD":
@@ -130,7 +132,7 @@ class FakeUpstream:
             client.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if rule.chunked else piece)
         if rule.truncate is None and rule.chunked:
             client.sendall(b"0\r\n\r\n")
-        return rule.truncate is None and rule.length is None
+        return rule.truncate is None and rule.length is None and not rule.endless
 
 
 def _pieces(rule: Rule, body: bytes) -> Iterator[bytes]:
