@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, ClassVar
+from typing import Any
 
 from flask import Response
 from sqlalchemy import Connection, text
@@ -54,10 +54,13 @@ def _page(made: Document) -> Description:
 class FolderListing(Merged):
     """A folder (empty, or ending in a slash) as `html` or `json`, from the entry behind `after` on; of a group the union."""
 
-    package: ClassVar[str] = ""
     folder: str
     representation: str
     after: str = ""
+
+    @property
+    def package(self) -> str:
+        return ""
 
     @property
     def key(self) -> str:

@@ -188,8 +188,16 @@ class DocumentSource(Protocol):
 class Merged(abc.ABC):
     """A `DocumentSource` that a group makes of what several members have in it; of a repository alone it is made of one part.
 
-    What is no `Merged` is, through a group, the document of the first member that has it.
+    What is no `Merged` is, through a group, the document of the first member that has it. A member that shows nothing may still withhold
+    something, which no later one shows then: it has a part too.
     """
+
+    @property
+    @abc.abstractmethod
+    def package(self) -> str: ...
+
+    @abc.abstractmethod
+    def revision(self, connection: Connection, snapshot: Snapshot) -> int | None: ...
 
     @abc.abstractmethod
     def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Any:
@@ -201,6 +209,12 @@ class Merged(abc.ABC):
 
     def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         return self.merge(snapshot, [self.part(connection, snapshot, shelf)])
+
+    def withheld(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        """The number that moves with what a repository withholds of it; null: nothing."""
+        query = _WITHHELD_OF_PACKAGE if self.package else _WITHHELD
+        found: int | None = connection.execute(query, {"id": snapshot.id, "package": self.package}).scalar()
+        return found
 
 
 class Shelf(Protocol):
@@ -419,7 +433,7 @@ class Reader:
             repository, seen, incarnation = self._decided(connection, judged, ask)
             require_path(repository, ask.path)
             sight = look(connection, repository, seen)
-            having = _having(connection, source, sight.contributors)
+            having = _having(connection, source, sight)
             passing = any(each.shelf is not None for each, _ in having)
             content = "" if passing else _validator(seen, incarnation, source, _revision(sight, having))
             etag = self._known_validator(having, content)
@@ -767,18 +781,40 @@ def _has_moved(decided: Snapshot, epochs: Epochs) -> bool:
 
 
 _Having = Sequence[tuple[Contributor, int]]
+_WITHHELD = text(
+    "select r.content_epoch from arkvory_repositories r where r.id = :id "
+    "and exists (select 1 from arkvory_holds h where h.repository_id = r.id)"
+)
+_WITHHELD_OF_PACKAGE = text(
+    "select p.revision from arkvory_packages p where p.repository_id = :id and p.name = :package "
+    "and exists (select 1 from arkvory_artifacts a where a.package_id = p.id and a.withheld)"
+)
 
 
-def _having(connection: Connection, source: DocumentSource, contributors: Sequence[Contributor]) -> _Having:
-    """Those that have a part, with its revision; one is enough of a document that is not merged."""
+def _having(connection: Connection, source: DocumentSource, sight: Sight) -> _Having:
+    """Those that have a part, with its revision, below zero where they show nothing; empty when all of them show nothing."""
+    if sight.members is None or not isinstance(source, Merged):
+        return _first(connection, source, sight.contributors)
     found: list[tuple[Contributor, int]] = []
-    for each in contributors:
-        revision = 0 if each.shelf is not None else source.revision(connection, each.snapshot)
+    for each in sight.contributors:
+        revision = _shown(connection, source, each)
+        if revision is None and (withheld := source.withheld(connection, each.snapshot)) is not None:
+            revision = -withheld
         if revision is not None:
             found.append((each, revision))
-            if not isinstance(source, Merged):
-                break
-    return found
+    return found if any(revision >= 0 for _, revision in found) else []
+
+
+def _first(connection: Connection, source: DocumentSource, contributors: Sequence[Contributor]) -> _Having:
+    for each in contributors:
+        revision = _shown(connection, source, each)
+        if revision is not None:
+            return [(each, revision)]
+    return []
+
+
+def _shown(connection: Connection, source: DocumentSource | Merged, contributor: Contributor) -> int | None:
+    return 0 if contributor.shelf is not None else source.revision(connection, contributor.snapshot)
 
 
 def _revision(sight: Sight, having: _Having) -> int | str | None:

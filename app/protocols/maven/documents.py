@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
@@ -73,6 +73,11 @@ class MetadataDocument(Merged):
         row = connection.execute(_REVISION, self._parameters(snapshot)).one()
         return int(row.revision) if row.filled else None
 
+    def withheld(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        """Of all packages that may have a part in it."""
+        found: int | None = connection.execute(_WITHHELD, self._parameters(snapshot)).scalar()
+        return found
+
     def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         return self.merge(snapshot, [self._part(connection, snapshot, ())])
 
@@ -116,10 +121,13 @@ class MetadataDocument(Merged):
 class ArchetypeCatalog(Merged):
     """`archetype-catalog.xml`: every archetype of the repository, if there is none an empty list."""
 
-    package: ClassVar[str] = ""
     key: str = "archetype-catalog"
     representation: str = "xml"
     content_type: str = "application/xml"
+
+    @property
+    def package(self) -> str:
+        return ""
 
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
         if snapshot.upstream_url is not None:
@@ -191,11 +199,12 @@ _BUILDS = text(
 _PLUGINS = text(f"select a.path, a.metadata -> '{KIND}' -> 'plugin' as plugin {_PLUGIN_ROWS}")
 _COPY = text("select blob_id from arkvory_artifacts where repository_id = :id and path = :path and not withheld")
 # What a member of a group withholds, no later one shows.
-_HELD = text(
-    "select a.path, case when p.name in (:artifact, :owner) then a.version end as version "
+_HELD_FILES = (
     "from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id where p.repository_id = :id and a.withheld "
     "and (p.name in (:artifact, :owner) or p.name > :group and p.name < :group_end)"
 )
+_HELD = text(f"select a.path, case when p.name in (:artifact, :owner) then a.version end as version {_HELD_FILES}")
+_WITHHELD = text(f"select max(p.revision) {_HELD_FILES}")
 _ARCHETYPES = text(
     "select path, withheld from arkvory_artifacts where repository_id = :id "
     f"and metadata ? '{KIND}' and metadata -> '{KIND}' ? 'archetype'"
