@@ -21,7 +21,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["group_id"], ["arkvory_repositories.id"], name=op.f("fk_arkvory_members_group_id"), ondelete="CASCADE"),
         sa.ForeignKeyConstraint(["member_id"], ["arkvory_repositories.id"], name=op.f("fk_arkvory_members_member_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("group_id", "position", name=op.f("pk_arkvory_members")),
-        sa.UniqueConstraint("group_id", "member_id", name=op.f("uq_arkvory_members_group_id")),
+        sa.UniqueConstraint("group_id", "member_id", name=op.f("uq_arkvory_members_group_id_member_id")),
     )
     op.create_index(op.f("ix_arkvory_members_member_id"), "arkvory_members", ["member_id"])
 
