@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from app.errors import Conflict
 
 WRITE_POLICIES = ("once", "replace", "read_only")
 VERSION_POLICIES = ("release", "snapshot", "mixed")
+# Of groups: whether a name that a hosted member holds may come from a proxy too.
+NAME_POLICIES = SHIELD, MERGE = ("shield", "merge")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Format:
     lasting: re.Pattern[str] | None = None
     # A host name may mean one of its repositories.
     hosts: bool = False
+    # The name of the package that a path belongs to, empty for what belongs to none; null: it knows no packages.
+    package_of: Callable[[str], str] | None = None
+    # Groups shield the names of their hosted members.
+    shields: bool = False
 
     def address(self, repository: str) -> str:
         """The path below the server's address that clients are pointed at."""
@@ -53,6 +59,23 @@ class Format:
     def file_address(self, repository: str) -> str:
         """The path below the server's address that the path of an artifact follows."""
         return f"/{self.prefix or self.name}/{repository}/{self.files}"
+
+
+def _maven_package(path: str) -> str:
+    *groups, artifact, _, _ = path.split("/") if path.count("/") > 2 else ["", "", ""]
+    return f"{'.'.join(groups)}:{artifact}" if groups else ""
+
+
+def _pypi_package(path: str) -> str:
+    return path.partition("/")[0]
+
+
+def _npm_package(path: str) -> str:
+    return path.partition("/-/")[0]
+
+
+def _oci_package(path: str) -> str:
+    return path.rsplit("/", 2)[0]
 
 
 FORMATS: Mapping[str, Format] = {
@@ -66,6 +89,7 @@ FORMATS: Mapping[str, Format] = {
             snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE | re.ASCII),
             made=re.compile(r"(?:.+/maven-metadata\.xml|archetype-catalog\.xml|.+\.(?:md5|sha1|sha-?256|sha-?512))", re.IGNORECASE),
             repeatable=True,
+            package_of=_maven_package,
         ),
         Format(
             "oci",
@@ -76,14 +100,24 @@ FORMATS: Mapping[str, Format] = {
             tags=re.compile(r".*/manifests/([^/:]+)"),
             references=True,
             hosts=True,
+            package_of=_oci_package,
         ),
-        Format("npm", write_policy="once", companions=(".sigstore",), rows="arkvory_npm_versions"),
+        Format(
+            "npm",
+            write_policy="once",
+            companions=(".sigstore",),
+            rows="arkvory_npm_versions",
+            package_of=_npm_package,
+            shields=True,
+        ),
         Format(
             "pypi",
             write_policy="once",
             names_are_for_ever=True,
             companions=(".metadata", ".asc", ".provenance"),
             files="files/",
+            package_of=_pypi_package,
+            shields=True,
         ),
     )
 }
@@ -93,6 +127,12 @@ def is_made(format_name: str, path: str) -> bool:
     """Whether what is served at the path is made from artifacts, so that none is there."""
     made = FORMATS[format_name].made
     return made is not None and made.fullmatch(path) is not None
+
+
+def package_of(format_name: str, path: str) -> str:
+    """The name of the package that a path belongs to; empty where there is none."""
+    name_of = FORMATS[format_name].package_of
+    return "" if name_of is None else name_of(path)
 
 
 def main_path(format_name: str, path: str) -> str:
