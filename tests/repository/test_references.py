@@ -5,7 +5,7 @@ from __future__ import annotations
 import gevent
 import pytest
 
-from app.errors import MissingParts, NotFound, StillNeeded, TooManyUploads, UploadUnknown, WrongOffset
+from app.errors import MissingParts, NotFound, StillNeeded, TooManyUploads, UploadGivenUp, UploadUnknown, WrongOffset
 from app.protocols.oci.names import blob_path, manifest_path, parse_digest
 from app.protocols.oci.uploads import BLOB_TYPE, ManifestPush, address_of, chunk, finish_blob, owner_of, store_manifest, take_chunk
 from app.repository.publishing import Conditions, NewFile, Target
@@ -377,3 +377,55 @@ def test_ho_x_5_thirty_uploads_never_exceed_the_quota(make_house: MakeHouse) -> 
     assert (len(stored), len(refused)) == (10, 20)
     house.assert_counted()
     assert house.counters()[1, "published"] == 10 * 1024 * 1024
+
+
+def take_for_dead(house: House) -> None:
+    house.rows("update arkvory_uploads set held_until = now() - interval '1 second' where holder is not null")
+
+
+@pytest.mark.parametrize("ends", ["as it began", "by its digest"])
+def test_who_was_taken_for_dead_reaches_nothing_of_an_upload_that_another_went_on_with(make_house: MakeHouse, ends: str) -> None:
+    """W1, W2: two processes believe that they hold one upload; the late one writes, pauses and publishes in vain."""
+    stopped = make_house(**LONG_GRACE)
+    other = make_house(owns=False, **LONG_GRACE)
+    stopped.repository("oci", format="oci")
+    address = begin(stopped)
+    patch(stopped, address, b"first ")
+    begun = stopped.parts.publisher.begin(TARGET, "app")
+    session = begun.__enter__()
+    receiver = session.go_on(address, None, Expected())
+    receiver.feed(b"late " * 20_000)
+    take_for_dead(other)
+    patch(other, address, b"second ")
+    receiver.feed(b"later " * 20_000)
+    if ends == "by its digest":
+        late = receiver.finish()
+        with pytest.raises(UploadGivenUp):
+            session.publish([NewFile(blob_path("app", f"sha256:{late.sha256}"), late, BLOB_TYPE, is_part=True)])
+        begun.__exit__(UploadGivenUp, UploadGivenUp(), None)
+    else:
+        with pytest.raises(UploadGivenUp):
+            begun.__exit__(None, None, None)
+    assert other.parts.sessions.received(address) == len(b"first second ")
+    finish(stopped, address, b"first second ")
+    assert stopped.parts.admission.open_uploads == {}
+    other.assert_counted()
+    other.assert_published_is_there()
+    other.clean()
+    other.assert_no_strays()
+
+
+def test_what_a_killed_request_left_is_gone_on_with_by_the_next_owner(make_house: MakeHouse) -> None:
+    first = make_house(**LONG_GRACE)
+    first.repository("oci", format="oci")
+    address = begin(first)
+    patch(first, address, b"kept " * 100_000)
+    held = first.parts.sessions.hold(address)
+    held.incoming.write(b"never acknowledged")
+    first.parts.sessions.free_all()
+    patch(first, address, b"end")
+    # The former request lives after all.
+    held.incoming.write(b"too late")
+    finish(first, address, b"kept " * 100_000 + b"end")
+    first.assert_published_is_there()
+    first.assert_no_strays()
