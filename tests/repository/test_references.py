@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import gevent
 import pytest
+from sqlalchemy import text
 
 from app.errors import MissingParts, NotFound, StillNeeded, TooManyUploads, UploadGivenUp, UploadUnknown, WrongOffset
 from app.protocols.oci.names import blob_path, manifest_path, parse_digest
@@ -137,6 +140,43 @@ def test_a_head_that_cleanup_outran_is_told_so(patient: House) -> None:
     patient.clean()
     with pytest.raises(NotFound):
         reader.renew(ask, found)
+
+
+def test_renewals_and_pushes_never_wait_for_each_other_in_a_circle(make_house: MakeHouse) -> None:
+    """W3: PostgreSQL would end one of them, and a push would be refused. What is renewed later is renewed all the same."""
+    house = make_house(**LONG_GRACE)
+    house.repository("oci", format="oci")
+    layers = [f"layer {number}".encode() for number in range(40)]
+    for each in (b"{}", *layers):
+        push_blob(house, each)
+    chance, ended = random.Random(4), [False]
+
+    def renew() -> None:
+        while not ended[0]:
+            for each in layers:
+                head(house, blob_path("app", digest_of(each)))
+            house.parts.uses.flush()
+            gevent.sleep(0)
+
+    def push(tag: str) -> None:
+        for _ in range(8):
+            order = chance.sample(layers, len(layers))
+            push_manifest(house, manifest_of(*order), tag)
+            house.parts.editor.delete(TARGET, [manifest_path("app", digest_of(manifest_of(*order)))])
+
+    renewing = [gevent.spawn(renew) for _ in range(3)]
+    gevent.joinall([gevent.spawn(push, tag) for tag in ("a", "b")], raise_error=True)
+    ended[0] = True
+    gevent.joinall(renewing, raise_error=True)
+    path = blob_path("app", digest_of(layers[0]))
+    before = house.value("select candidate_at from arkvory_artifacts where path = :path", path=path)
+    with house.parts.transactions.begin() as holding:
+        holding.connection.execute(text("select 1 from arkvory_artifacts where path = :path for update"), {"path": path})
+        head(house, path)
+        house.parts.uses.flush()
+    assert house.value("select candidate_at from arkvory_artifacts where path = :path", path=path) == before
+    house.parts.uses.flush()
+    assert house.value("select candidate_at from arkvory_artifacts where path = :path", path=path) > before
 
 
 def test_x_6_cleanup_that_began_before_a_manifest_was_pushed_spares_its_parts(house: House, pause: MakePause) -> None:
