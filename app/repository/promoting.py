@@ -185,8 +185,9 @@ def _parts(connection: Connection, snapshot: Snapshot, paths: Sequence[str]) -> 
 
 
 _ARTIFACTS = text(
-    "select a.id, a.upload_id, a.path, a.content_type, a.metadata, a.version, a.withheld, b.digest, b.size, b.checksums, p.name as package, "
-    "p.display_name from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id left join arkvory_packages p on p.id = a.package_id "
+    "select a.id, a.upload_id, a.path, a.content_type, a.metadata, a.version, a.withheld, b.digest, b.size, b.checksums, "
+    "p.name as package, p.display_name from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+    "left join arkvory_packages p on p.id = a.package_id "
     "where a.repository_id = :id and a.path = any(:paths) order by a.path"
 )
 _VERSION = text(

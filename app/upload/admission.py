@@ -172,7 +172,8 @@ class Admission:
                     text(
                         "update arkvory_uploads set status = 'released', changed_at = now(), lease_until = null where id in "
                         "(select u.id from arkvory_uploads u "
-                        "join unnest(cast(:ids as uuid[]), cast(:holders as uuid[])) as mine(id, holder) on mine.id = u.id where u.status = 'open' and (mine.holder is null or mine.holder = u.holder) "
+                        "join unnest(cast(:ids as uuid[]), cast(:holders as uuid[])) as mine(id, holder) on mine.id = u.id "
+                        "where u.status = 'open' and (mine.holder is null or mine.holder = u.holder) "
                         "order by u.id for update of u skip locked)"
                     ),
                     {"ids": [str(each) for each in ids], "holders": holders},

@@ -34,8 +34,8 @@ run has none of the format. CPU is that of all processes of a server; for Arkvor
 
 WARM = "Files of {size} bytes, already asked for once, over {connections} connections that each wait for their answer, as above."
 PAGE = """The Simple API's page of a project with {files} wheels, as pip asks for it: compressed JSON from Arkvory, JSON from
-devpi-server, HTML from pypiserver. The abbreviated packument of a package with {files} versions, as npm asks for it. The manifest of an image, which is a file and no
-page, by its tag and by its digest."""
+devpi-server, HTML from pypiserver. The abbreviated packument of a package with {files} versions, as npm asks for it. The manifest of an
+image, which is a file and no page, by its tag and by its digest."""
 UPLOADS = """New files of random bytes over one connection, one after the other, as each format's client sends them: PUT (raw, nginx), a
 form (Python), a blob in two requests (OCI), a document with the tarball in base64 (npm). Arkvory gets a token,
 devpi-server a login token, the others ask for nothing."""

@@ -113,7 +113,7 @@ def _check_installs(told: Mapping[str, Mapping[str, str]], packed: Mapping[str, 
     npm itself adds a script where there is a `binding.gyp`, and writes addresses of dependencies in another way.
     """
     added = {"install": "node-gyp rebuild"} if gyp else {}
-    if told["scripts"] not in (packed["scripts"], added | packed["scripts"]):
+    if told["scripts"] not in (packed["scripts"], {**added, **packed["scripts"]}):
         raise Invalid(f"{_DISAGREE} about the scripts that run when it is installed", "versions")
     ranges, others = told["dependencies"], packed["dependencies"]
     differing = ranges.keys() ^ others.keys() | {

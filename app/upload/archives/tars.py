@@ -88,7 +88,7 @@ def open_tar(path: Path, limits: Limits) -> Iterator[Tar]:
         source = _Bounded(inflated, path.stat().st_size, limits)  # type: ignore[arg-type]  # a reader, though not IO[bytes] by name
         with tarfile.open(fileobj=source, mode="r|", bufsize=64 * KIB, tarinfo=_Member) as archive:  # type: ignore[call-overload]  # read() alone is called
             yield Tar(archive, limits)
-            while rest := archive.fileobj.read(_PIECE):  # type: ignore[union-attr]  # it has one
+            while rest := archive.fileobj.read(_PIECE):
                 if rest.strip(b"\0"):
                     raise Unreadable("has something behind its end")
 

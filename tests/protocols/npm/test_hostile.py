@@ -1,4 +1,4 @@
-"""What no client of npm's sends: never 500, never a package that installs otherwise than its document says, never one that breaks reading."""
+"""What no client of npm's sends: never 500, no package that installs otherwise than its document says, none that breaks reading."""
 
 from __future__ import annotations
 
