@@ -46,9 +46,7 @@ class Uses:
             self._noted |= {(row.repository_id, row.path) for row in transaction.connection.execute(_NOT_RENEWED, values)}
 
 
-_RENEW = text(
-    "update arkvory_artifacts set candidate_at = now() where repository_id = :id and path = :path and candidate_at is not null"
-)
+_RENEW = text("update arkvory_artifacts set candidate_at = now() where repository_id = :id and path = :path and candidate_at is not null")
 _USED = (
     "arkvory_artifacts a join unnest(cast(:ids as bigint[]), cast(:paths as text[])) as used(repository_id, path) "
     "on a.repository_id = used.repository_id and a.path = used.path where a.candidate_at is not null"

@@ -45,7 +45,7 @@ def test_numbers_and_depths_that_cannot_be_written_again_are_refused(room: Room)
     for more in ('"maintainers": [{"name": "x", "n": 1e400}]', '"maintainers": [{"name": "x", "n": NaN}]', '"readme": -1e999'):
         assert room.request("PUT", "p", data=f"{said}, {more}}}").status_code == 400, more
     for depth in (MOST_DEPTH, 500, 930, 960, 990, 100_000):
-        deep = f'[{"[" * depth}{"]" * depth}]'
+        deep = f"[{'[' * depth}{']' * depth}]"
         for long in ("", f', "x": "{"a" * 400_000}"'):
             for more in (f'"maintainers": [{{"name": "x", "n": {deep}}}]', f'"_id": {deep}'):
                 assert room.request("PUT", "p", data=f"{said}{long}, {more}}}").status_code == 400, (depth, bool(long))

@@ -129,9 +129,7 @@ def test_a_pass_to_pull_one_image_is_good_for_that_alone(registry: Registry, met
     assert registry.tags("oci/app") == registry.tags("oci/other") == ["latest"]
 
 
-def test_a_catalogue_goes_on_behind_any_number_of_repositories_without_images(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalogue_goes_on_behind_any_number_of_repositories_without_images(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "REPOSITORIES_LOOKED_AT", 3)
     for number in range(8):
         registry.house.repository(f"p{number}", format="oci")
@@ -162,5 +160,3 @@ def test_a_host_name_means_its_repository_however_the_path_is_written(registry: 
         "/", headers={"Host": "mirror.example", "Authorization": "Bearer local"}, environ_overrides={"RAW_URI": whole}
     )
     assert answer.status_code == 200
-
-
