@@ -47,6 +47,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
+LONGEST_MESSAGE = 2000
+
 
 class ArkvoryError(Exception):
     """Base of all; `message` is for the user: what was wrong, where, and what to do next."""
@@ -54,8 +56,9 @@ class ArkvoryError(Exception):
     code: ClassVar[str] = "error"
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+        # It may quote what a client sent, however long that is.
+        self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
+        super().__init__(self.message)
 
 
 class Invalid(ArkvoryError):

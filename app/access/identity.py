@@ -156,7 +156,7 @@ class Caller:
 
 def token_digest(secret: str) -> bytes:
     """What is stored of a token: its SHA-256; 240 random bits need no slow hash."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def new_token() -> str:
@@ -228,7 +228,7 @@ class Passwords:
     def _check(self, stored: str, password: str) -> bool:
         try:
             return self._hasher.verify(stored, password)
-        except (VerificationError, InvalidHashError):
+        except (VerificationError, InvalidHashError, UnicodeEncodeError):
             return False
 
 
@@ -264,7 +264,7 @@ class Digests:
             self._forms.popitem(last=False)
 
     def _keyed(self, message: str, use: bytes) -> bytes:
-        return hashlib.blake2b(message.encode("utf-8", "surrogateescape"), digest_size=32, key=self._key, person=use).digest()
+        return hashlib.blake2b(message.encode("utf-8", "surrogatepass"), digest_size=32, key=self._key, person=use).digest()
 
 
 class Identities:

@@ -10,6 +10,7 @@ import gevent
 
 from app.errors import Invalid, TooLarge
 from app.protocols.npm import archives
+from app.protocols.npm.names import check_number_of_tags
 from app.protocols.npm.splitting import MOST_REST, Rest, Splitter, Take, decode, marker
 from app.repository.publishing import Session
 from app.upload.archives.readers import Readers
@@ -55,7 +56,7 @@ class Document:
         found = self.values.get("dist-tags") or {}
         if not isinstance(found, dict):
             raise Invalid("dist-tags is an object of versions by tag", "dist-tags")
-        return found
+        return check_number_of_tags(found)
 
     def value(self, key: str) -> Any:
         """Of the document's own fields, or None."""

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 from flask import Response, request
-from sqlalchemy import Row, text
+from sqlalchemy import Connection, Row, text
 
 from app.access.decision import READ, Grant, find_repository
+from app.access.identity import Caller
 from app.http.addresses import public_base
 from app.http.identity import caller, log_fact
 from app.http.parts import parts
@@ -32,20 +33,19 @@ def search(repository: str) -> Response:
     log_fact("repository", repository)
     words = request.args.get("text", "").lower().split()[:MOST_WORDS]
     size, first = _number("size", 20, MOST_FOUND), _number("from", 0, LOOKED_AT)
-    found = sorted(_found(repository, words), key=lambda row: (_rank(row.name, words), row.name))
-    base = f"{public_base(request)}/{FORMAT}/{encode_path(repository)}"
-    objects = [_object(row, base) for row in found[first : first + size]]
+    base, who = f"{public_base(request)}/{FORMAT}/{encode_path(repository)}", caller()
+    with parts().database.consistent() as connection:
+        found = sorted(_found(connection, who, repository, words), key=lambda row: (_rank(row.name, words), row.name))
+        objects = [_object(connection, row, base) for row in found[first : first + size]]
     return answer({"objects": objects, "total": len(found), "time": _now_text(found)})
 
 
-def _found(repository: str, words: list[str]) -> list[Row[Any]]:
-    house, who = parts(), caller()
-    with house.database.consistent() as connection:
-        snapshot = find_repository(connection, who, repository, format_name=FORMAT)
-        check_online(snapshot)
-        grant = house.access.grant_now(connection, who, snapshot, READ)
-        patterns = [f"%{word.translate(_ESCAPES)}%" for word in words]
-        rows = connection.execute(_SEARCH, {"id": snapshot.id, "patterns": patterns, "most": LOOKED_AT, "found": MOST_FOUND * 4}).all()
+def _found(connection: Connection, who: Caller, repository: str, words: list[str]) -> list[Row[Any]]:
+    snapshot = find_repository(connection, who, repository, format_name=FORMAT)
+    check_online(snapshot)
+    grant = parts().access.grant_now(connection, who, snapshot, READ)
+    patterns = [f"%{word.translate(_ESCAPES)}%" for word in words]
+    rows = connection.execute(_SEARCH, {"id": snapshot.id, "patterns": patterns, "most": LOOKED_AT, "found": MOST_FOUND * 4}).all()
     return [row for row in rows if _may_read(grant, row.name)]
 
 
@@ -61,8 +61,10 @@ def _rank(name: str, words: list[str]) -> int:
     return 1 if name.startswith(wanted) else 2 if wanted in name else 3
 
 
-def _object(row: Row[Any], base: str) -> dict[str, Any]:
-    told = manifest_of(row.fragment)
+def _object(connection: Connection, row: Row[Any], base: str) -> dict[str, Any]:
+    """One after the other: what a version says may be long, and only little of it is shown."""
+    kept = connection.execute(_SAID, {"version": row.id, "package": row.package}).one()
+    told = manifest_of(kept.fragment)
     publisher = told.get("_npmUser") or {}
     package = {
         "name": row.name,
@@ -73,7 +75,7 @@ def _object(row: Row[Any], base: str) -> dict[str, Any]:
         "date": json_time(row.updated_at),
         "links": {"npm": f"{base}/{row.name}"},
         "publisher": {"username": publisher.get("name", ""), "email": ""},
-        "maintainers": [{"username": each.get("name", ""), "email": ""} for each in json.loads(row.maintainers or "[]")],
+        "maintainers": [{"username": each.get("name", ""), "email": ""} for each in json.loads(kept.maintainers or "[]")],
     }
     if isinstance(told.get("author"), dict):
         package["author"] = told["author"]
@@ -94,12 +96,15 @@ def _number(argument: str, otherwise: int, most: int) -> int:
 _ESCAPES = str.maketrans({"%": r"\%", "_": r"\_", "\\": r"\\"})
 # Of each package its latest version, or where no version is tagged so the one published last.
 _SEARCH = text(
-    "select p.name, v.version, v.updated_at, v.fragment, o.maintainers from (select id, name from arkvory_packages "
+    "select p.name, p.id as package, v.id, v.version, v.updated_at from (select id, name from arkvory_packages "
     "where repository_id = :id and artifacts > 0 order by name limit :most) p "
-    "cross join lateral (select a.version, a.updated_at, n.fragment, n.words from arkvory_artifacts a "
+    "cross join lateral (select a.id, a.version, a.updated_at, n.words from arkvory_artifacts a "
     "join arkvory_npm_versions n on n.artifact_id = a.id left join arkvory_npm_tags t on t.artifact_id = a.id and t.tag = 'latest' "
     "where a.package_id = p.id and not a.withheld order by (t.tag is null), a.id desc limit 1) v "
-    "left join arkvory_npm_packages o on o.package_id = p.id "
     "where not exists (select 1 from unnest(cast(:patterns as text[])) pattern where lower(p.name) not like pattern "
     "and v.words not like pattern) order by p.name limit :found"
+)
+_SAID = text(
+    "select n.fragment, (select o.maintainers from arkvory_npm_packages o where o.package_id = :package) as maintainers "
+    "from arkvory_npm_versions n where n.artifact_id = :version"
 )
