@@ -51,6 +51,12 @@ def for_document(repository_id: int, epochs: Epochs, document: str, representati
     return repository_id, epochs.metadata, epochs.content, document, representation
 
 
+def named_document(key: Hashable) -> tuple[str, str]:
+    """Of a document's key: which document it is, in which representation."""
+    assert isinstance(key, tuple)
+    return key[-2], key[-1]
+
+
 def tag_of_repository(repository_id: int) -> Tag:
     return "repository", repository_id
 

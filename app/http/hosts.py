@@ -45,12 +45,16 @@ class MappedHosts:
     def _map(self, environ: dict[str, Any], target: str) -> None:
         hosts = self._house.access.installation.hosts()
         repository = hosts.get(asked_host(environ, self._house.settings).lower()) if hosts else None
-        if repository is None:
-            return
-        environ[_KEY] = repository
-        rest = target[len(PREFIX) :]
-        if rest.partition("?")[0] not in ("", *_COMMON):
-            environ["RAW_URI"] = f"{PREFIX}{repository}/{rest}"
+        if repository is not None:
+            map_to(environ, repository, target)
+
+
+def map_to(environ: dict[str, Any], repository: str, target: str) -> None:
+    """Let a request whose host name means the repository ask for what is in it; `target` begins with `PREFIX`."""
+    environ[_KEY] = repository
+    rest = target[len(PREFIX) :]
+    if rest.partition("?")[0] not in ("", *_COMMON):
+        environ["RAW_URI"] = f"{PREFIX}{repository}/{rest}"
 
 
 def mapped_repository(environ: Mapping[str, Any]) -> str | None:
