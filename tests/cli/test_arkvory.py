@@ -90,7 +90,7 @@ def test_explain_says_for_people_and_for_programs_what_a_read_comes_to(here: Run
 
     server.repository("cleared", kind="proxy", upstream_url=upstream.url)
     upstream.put("/a", b"a")
-    cold = told("explain", f"http://ann:word@127.0.0.1:{server.port}/raw/cleared/a")
+    cold = told("explain", f"http://ann:hidden-word@127.0.0.1:{server.port}/raw/cleared/a")
     assert "ANSWER fetched: there is no copy" in cold and "STATE this process has not asked it yet" in cold and upstream.asked == []
     assert [server.get("/raw/cleared/a").status_code for _ in range(2)] == [200, 200]
     warm = told("explain", "/raw/cleared/a")
@@ -100,7 +100,7 @@ def test_explain_says_for_people_and_for_programs_what_a_read_comes_to(here: Run
     assert (found["permission"]["allowed"], found["outcome"]["code"]) == (False, "unauthenticated")
     assert "anonymous may not read" in told("explain", "/raw/cleared/a", "--subject", "anonymous")
     assert "STATE closed" in told("upstream", "cleared")
-    assert "word" not in server.log()
+    assert "hidden-word" not in server.log()
 
 
 def test_the_whole_life_of_a_repository(server: Server, here: Run) -> None:
