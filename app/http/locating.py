@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -12,7 +13,7 @@ from app.http.addresses import base_address
 from app.http.hosts import PREFIX, map_to
 from app.http.parts import Parts, parts
 from app.http.paths import raw_path
-from app.http.reads import Addresses, Asked, DocumentRead, Read
+from app.http.reads import SLACK_SECONDS, Addresses, Asked, DocumentRead, FactRead, MadeRead, Read
 from app.repository.explain import Wanted
 
 _MOST_REDIRECTS = 3
@@ -48,9 +49,12 @@ def _stands_for(url: str) -> Wanted | str:
 
 
 def _wanted(format_name: str, repository: str, read: Read) -> Wanted:
+    if isinstance(read, MadeRead):
+        made = _wanted(format_name, repository, read.made)
+        return replace(_wanted(format_name, repository, read.copy), source=made.source, copied=True)
     if isinstance(read, DocumentRead):
         return Wanted(format_name, repository, read.path, read.spelling, read.source, read.made_of)
-    return Wanted(format_name, repository, read.path, read.spelling)
+    return Wanted(format_name, repository, read.path, read.spelling, slack=SLACK_SECONDS if isinstance(read, FactRead) else 0.0)
 
 
 def _split(url: str) -> SplitResult:

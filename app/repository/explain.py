@@ -55,6 +55,8 @@ class Wanted:
     source: DocumentSource | None = None
     made_of: str = ""
     copied: bool = False
+    # See `reading.Ask`.
+    slack: float = 0.0
     tenant: str = "default"
 
     def within(self, snapshot: Snapshot) -> Wanted:
@@ -340,7 +342,7 @@ class _Look:
             return self._of_nothing()
         self._require_release()
         known = self.freshness
-        if known is not None and not known.is_due(self.snapshot.upstream_url, time.time()):
+        if known is not None and not known.is_due(self.snapshot.upstream_url, time.time() - self.at.slack):
             return Outcome(SERVED, "the copy is fresh" if not known.immutable else "the copy is of what never changes")
         if self._is_left_alone:
             return Outcome(SERVED, f"the copy is due, but {self._leaving_alone}: it is served as it is")

@@ -107,6 +107,17 @@ def test_rules_are_for_who_manages_the_repository(filled: Server) -> None:
     assert explained(filled, "/raw/raw/a.txt", query={"subject": "anonymous"})["outcome"]["code"] == "unauthenticated"
 
 
+def test_in_a_proxy_what_is_made_elsewhere_is_the_upstreams_own_file(filled: Server, upstream: FakeUpstream) -> None:
+    filled.repository("central", "maven", kind="proxy", upstream_url=upstream.url)
+    upstream.put("/org/acme/lib/maven-metadata.xml", b"<metadata><groupId>org.acme</groupId><artifactId>lib</artifactId></metadata>")
+    address = "/maven/central/org/acme/lib/maven-metadata.xml"
+    assert (explained(filled, address)["outcome"]["answer"], upstream.asked) == ("fetched", [])
+    assert filled.get(address).status_code == 200
+    warm = explained(filled, address)
+    assert (warm["outcome"]["answer"], warm["found"]["path"]) == ("served", "org/acme/lib/maven-metadata.xml")
+    assert warm["found"]["gate"]["size"] == len(filled.get(address).content)
+
+
 def test_the_upstream_of_a_proxy_and_how_it_is(filled: Server, upstream: FakeUpstream) -> None:
     """In the answers and in the metrics: of the process that answers."""
     filled.repository("dl", kind="proxy", upstream_url=upstream.url)

@@ -10,15 +10,17 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from app.access.deploying import DeployTokens, NewDeployToken
 from app.access.identity import Caller
 from app.access.people import Groups
 from app.access.roles import NewRoleRule
 from app.access.tokens import NewToken
+from app.cache.snapshots import Snapshot, read_snapshot
 from app.errors import ArkvoryError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.http.listing import FolderListing
-from app.repository.explain import ANSWERS, Explain, Report, Wanted
+from app.repository.explain import ANSWERS, Explain, Report, Step, Wanted
 from app.repository.reading import Ask
 from app.upstream.breaker import FAILURES
 from tests.support.house import ADMIN, NOBODY, House
@@ -369,3 +371,70 @@ def test_refused_credentials_are_told_and_do_not_count_as_failures(house: House,
     condition = explaining.upstream(ADMIN, "files")[1]
     assert condition is not None and condition.last_failure is not None and "401" in condition.last_failure.reason
     assert (condition.state, condition.failures) == ("closed", 0)
+
+
+# Groups: what is made of a walk, over real members
+
+
+class Members:
+    """A walk over these repositories, in this order; the names in `kept` are kept from it."""
+
+    def __init__(self, *names: str, kept: Sequence[str] = ()) -> None:
+        self.names = names
+        self.kept = kept
+
+    def steps(self, connection: Connection, group: Snapshot, wanted: Wanted) -> Sequence[Step]:
+        found = {name: read_snapshot(connection, "default", name) for name in self.names}
+        return [Step(found[name], "a hosted member holds this name (shield)" if name in self.kept else None) for name in self.names]
+
+
+@pytest.fixture
+def grouped(house: House, upstream: FakeUpstream) -> House:
+    """Two hosted repositories and a proxy, and `files`, whose members the test says."""
+    for name in ("one", "two", "files"):
+        house.repository(name)
+    house.repository("dl", kind="proxy", upstream_url=upstream.url)
+    house.rows("update arkvory_repositories set kind = 'group' where name = 'files'")
+    return house
+
+
+def walked(house: House, explaining: Explain, members: Members, path: str) -> tuple[str, str | None, dict[str, tuple[str, bool]]]:
+    """The answer, its code, and by member what it says and whether it answers."""
+    explaining.walks["group"] = members
+    report = explaining.report(ADMIN, Wanted("raw", "files", path))
+    assert report.members is not None
+    return report.outcome.answer, report.outcome.code, {each.snapshot.name: (each.outcome.answer, each.chosen) for each in report.members}
+
+
+def test_the_first_member_that_has_it_answers(grouped: House, explaining: Explain) -> None:
+    grouped.publish("a", BODY, "two")
+    members = Members("one", "two", "dl")
+    assert walked(grouped, explaining, members, "a") == (
+        "served", None, {"one": ("absent", False), "two": ("served", True), "dl": ("fetched", False)}
+    )  # fmt: skip
+
+
+def test_a_member_that_withholds_it_ends_the_walk(grouped: House, explaining: Explain) -> None:
+    for name in ("one", "two"):
+        grouped.publish("a", BODY, name)
+    grouped.quarantine.hold(ADMIN, "one", "a", "looked at")
+    assert walked(grouped, explaining, Members("one", "two"), "a") == (
+        "refused", "quarantined", {"one": ("refused", True), "two": ("served", False)}
+    )  # fmt: skip
+
+
+def test_a_member_that_cannot_answer_is_passed_over_and_nothing_is_absent_then(grouped: House, explaining: Explain) -> None:
+    grouped.change("one", status="offline")
+    assert walked(grouped, explaining, Members("one", "two"), "a")[:2] == ("unavailable", "repository_offline")
+    grouped.publish("a", BODY, "two")
+    assert walked(grouped, explaining, Members("one", "two"), "a")[0] == "served"
+
+
+def test_a_proxy_that_was_not_asked_yet_may_have_it_before_others(grouped: House, explaining: Explain, upstream: FakeUpstream) -> None:
+    grouped.publish("a", BODY, "two")
+    assert walked(grouped, explaining, Members("dl", "two"), "a")[0] == "fetched"
+    assert walked(grouped, explaining, Members("dl", "two", kept=["dl"]), "a") == (
+        "served", None, {"dl": ("absent", False), "two": ("served", True)}
+    )  # fmt: skip
+    assert walked(grouped, explaining, Members(), "a")[:2] == ("absent", "not_found")
+    assert upstream.asked == []
