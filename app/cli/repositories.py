@@ -164,7 +164,7 @@ def update_repository(
     settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
     settings |= {"immutable_tags": None} if no_immutable_tags else {}
     settings |= upstream.settings()
-    settings = dict.fromkeys((each.replace("-", "_") for each in unset)) | settings
+    settings = dict.fromkeys(each.replace("-", "_") for each in unset) | settings
     body |= upstream.body()
     if settings:
         body["settings"] = settings

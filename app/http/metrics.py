@@ -50,8 +50,8 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_cluster_dead_letters_total", "counter", (), "cluster: messages that failed every time and were put aside"),
     ("arkvory_proxy_revalidations_total", "counter", ("outcome",), "local copies that were due, by what came of asking the upstream"),
     ("arkvory_proxy_upstreams_left_alone", "gauge", (), "upstreams that failed several times in a row, or asked for a pause"),
-    ("arkvory_proxy_upstream_left_alone", "gauge", ("repository",), "processes of this server that leave the upstream of a proxy alone"),
-    ("arkvory_proxy_upstream_failures_total", "counter", ("repository",), "answers of the upstream of a proxy that were none, or a refusal"),
+    ("arkvory_proxy_upstream_left_alone", "gauge", ("repository",), "processes of this server that leave a proxy's upstream alone"),
+    ("arkvory_proxy_upstream_failures_total", "counter", ("repository",), "answers of a proxy's upstream that were none, or a refusal"),
     ("arkvory_proxy_fetches_running", "gauge", (), "files that are being fetched from upstreams"),
     ("arkvory_storage_owned", "gauge", (), "processes of this server that own the storage and may write"),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,22 +11,15 @@ from gevent import socket
 from gevent.pool import Pool
 from gevent.server import StreamServer
 
-
-@dataclass(frozen=True)
-class Forwarded:
-    """One request as the proxy saw it; headers in lower case. What goes through a tunnel it does not see."""
-
-    method: str
-    target: str
-    headers: dict[str, str]
+from tests.support.upstreams import Asked
 
 
 class ForwardProxy:
-    """`login` is the Proxy-Authorization that it wants; `seen` are all bytes that clients sent, those inside of tunnels too."""
+    """`login` is the Proxy-Authorization that it wants; `asked` is without what goes through tunnels, `seen` are all bytes that clients sent, those inside of tunnels too."""
 
     def __init__(self, login: str | None = None) -> None:
         self.login = login
-        self.asked: list[Forwarded] = []
+        self.asked: list[Asked] = []
         self.seen = b""
         self._server = StreamServer(("127.0.0.1", 0), self._serve, spawn=Pool())
         self._server.start()
@@ -61,7 +53,7 @@ class ForwardProxy:
         self.seen += head
         return head
 
-    def _forward(self, client: Any, asked: Forwarded) -> None:
+    def _forward(self, client: Any, asked: Asked) -> None:
         tunnel = asked.method == "CONNECT"
         parts = urlsplit(f"//{asked.target}" if tunnel else asked.target)
         with contextlib.closing(socket.create_connection((parts.hostname, parts.port))) as there:
@@ -87,8 +79,8 @@ class ForwardProxy:
             target.shutdown(socket.SHUT_RDWR)
 
 
-def _parsed(head: bytes) -> Forwarded:
+def _parsed(head: bytes) -> Asked:
     first, *lines = head.decode("latin-1").partition("\r\n\r\n")[0].split("\r\n")
     method, target, _ = first.split(" ", 2)
     pairs = (line.partition(":") for line in lines)
-    return Forwarded(method, target, {name.strip().lower(): value.strip() for name, _, value in pairs})
+    return Asked(method, target, {name.strip().lower(): value.strip() for name, _, value in pairs})

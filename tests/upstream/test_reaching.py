@@ -81,7 +81,9 @@ def test_a_redirect_goes_through_the_proxy_too(upstream: FakeUpstream, company: 
 
 
 @pytest.mark.parametrize("login", ["", "me:wrong@"])
-def test_a_proxy_that_refuses_is_no_absence(secure: FakeUpstream, upstream: FakeUpstream, company: ForwardProxy, pair: Pair, login: str) -> None:
+def test_a_proxy_that_refuses_is_no_absence(
+    secure: FakeUpstream, upstream: FakeUpstream, company: ForwardProxy, pair: Pair, login: str
+) -> None:
     upstream.put("/file", BODY)
     for where, options in ((upstream, {}), (secure, {"ca": pair.cert.read_text()})):
         with pytest.raises(UpstreamFailed):
