@@ -179,7 +179,8 @@ def test_memory_is_told_as_the_next_read_finds_it(house: House) -> None:
     """C1: under the effective epochs."""
     house.repository()
     house.publish("a", BODY)
-    house.parts.cache.keep(False), house.parts.cache.keep(True)
+    for keeps in (False, True):
+        house.parts.cache.keep(keeps)
     cold = told(house, "a").holding
     assert cold is not None and not cold.memory.snapshot and not cold.memory.gate
     read(house, "a"), read(house, "b")

@@ -15,7 +15,7 @@ from tests.support.upstreams import Asked
 
 
 class ForwardProxy:
-    """`login` is the Proxy-Authorization that it wants; `asked` is without what goes through tunnels, `seen` are all bytes that clients sent, those inside of tunnels too."""
+    """`login` is the Proxy-Authorization that it wants; `seen` are all bytes that clients sent, those inside of tunnels too."""
 
     def __init__(self, login: str | None = None) -> None:
         self.login = login

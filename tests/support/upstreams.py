@@ -58,8 +58,6 @@ class FakeUpstream:
         self.asked: list[Asked] = []
         self.connections = 0
         self.arrived: Callable[[Asked], None] = lambda asked: None
-        # When all of an answer was sent.
-        self.answered: Callable[[Asked], None] = lambda asked: None
         self._server: StreamServer | None = None
         self._port = 0
 
@@ -106,9 +104,7 @@ class FakeUpstream:
             while (asked := _read(lines)) is not None:
                 self.asked.append(asked)
                 self.arrived(asked)
-                goes_on = self._answer(client, asked)
-                self.answered(asked)
-                if not goes_on:
+                if not self._answer(client, asked):
                     return
 
     def _rule(self, target: str) -> Rule:
