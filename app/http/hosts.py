@@ -46,12 +46,16 @@ class MappedHosts:
     def _map(self, environ: dict[str, Any], path: str) -> None:
         hosts = self._house.access.installation.hosts()
         repository = hosts.get(asked_host(environ, self._house.settings).lower()) if hosts else None
-        if repository is None:
-            return
-        environ[_KEY] = repository
-        rest = path[len(PREFIX) :]
-        if rest not in ("", *_COMMON):
-            environ["RAW_URI"] = f"{PREFIX}{repository}/{rest}"
+        if repository is not None:
+            map_to(environ, repository, path)
+
+
+def map_to(environ: dict[str, Any], repository: str, path: str) -> None:
+    """Let a request whose host name means the repository ask for what is in it; `path` begins with `PREFIX`."""
+    environ[_KEY] = repository
+    rest = path[len(PREFIX) :]
+    if rest not in ("", *_COMMON):
+        environ["RAW_URI"] = f"{PREFIX}{repository}/{rest}"
 
 
 def mapped_repository(environ: Mapping[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -292,6 +292,21 @@ class Reads:
             return respond(request, about, found.bytes, found.told)
 
         return view
+
+
+class Addresses:
+    """All that the rooms declare, by the path as it was sent (`paths.raw_path`)."""
+
+    def __init__(self, rooms: Iterable[Reads]) -> None:
+        self._routes = {f"{room.prefix}/": room.routes for room in rooms}
+
+    def find(self, path: str) -> tuple[Route, dict[str, str]] | None:
+        """Null where none is. Raises InvalidPath."""
+        for route in self._routes.get(path[: path.find("/", 1) + 1], ()):
+            arguments = route.arguments(path)
+            if arguments is not None:
+                return route, arguments
+        return None
 
 
 def asked_now() -> Asked:

@@ -21,7 +21,7 @@ import mimetypes
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -63,7 +63,7 @@ from app.repository.writable import settings_for_writing
 from app.storage import OpenBlob
 from app.upload.receiving import Expected, Received, Receiver
 from app.upstream import freshness, upstream
-from app.upstream.breaker import Line
+from app.upstream.breaker import Condition, Line
 from app.upstream.client import Answer, Arrived, Client, Wanted
 from app.upstream.freshness import MISS_TTL, MUTABLE_TTL, Freshness, Origin, freshness_of, http_moment, ttl_of
 from app.upstream.secrets import Secrets
@@ -321,7 +321,17 @@ class Fetches:
     @property
     def left_alone(self) -> int:
         """Upstreams that are not asked just now."""
-        return sum(line.breaker.state in {"open", "paused"} for line in self._lines.values())
+        return sum(line.breaker.leaves_alone for line in self.lines)
+
+    def condition(self, repository_id: int) -> Condition | None:
+        """How this process gets along with the upstream of a proxy; null when it has not asked it yet."""
+        line = self._lines.get(repository_id)
+        return None if line is None else line.condition
+
+    @property
+    def lines(self) -> Collection[Line]:
+        """Those to upstreams that this process has asked."""
+        return self._lines.values()
 
     def join(self, order: Order) -> Fetch:
         """The fetch of that path that runs already, or one that begins now."""
@@ -470,6 +480,7 @@ class Fetches:
         if line is None:
             line = self._lines[order.snapshot.id] = Line(order.snapshot.name, found.upstream.connections)
         line.resize(found.upstream.connections)
+        line.breaker.name = order.snapshot.name
         return line
 
     # -- what becomes of the answer

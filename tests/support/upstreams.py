@@ -13,6 +13,8 @@ from gevent import socket
 from gevent.pool import Pool
 from gevent.server import StreamServer
 
+from tests.support.certificates import Pair
+
 
 @dataclass
 class Rule:
@@ -49,7 +51,9 @@ class Asked:
 class FakeUpstream:
     """Speaks HTTP/1.1; an ETag in a rule's headers makes conditional requests work."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Pair | None = None) -> None:
+        """With a certificate it speaks https."""
+        self._tls = None if certificate is None else certificate.server()
         self.rules: dict[str, list[Rule]] = {}
         self.asked: list[Asked] = []
         self.connections = 0
@@ -59,7 +63,7 @@ class FakeUpstream:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}"
 
     def start(self) -> FakeUpstream:
         """Again at the same port, after `stop`."""
@@ -68,7 +72,7 @@ class FakeUpstream:
         listener.bind(("127.0.0.1", self._port))
         listener.listen(256)
         self._port = listener.getsockname()[1]
-        self._server = StreamServer(listener, self._serve, spawn=Pool())
+        self._server = StreamServer(listener, self._serve, spawn=Pool(), **({} if self._tls is None else {"ssl_context": self._tls}))
         self._server.start()
         return self
 

@@ -194,6 +194,12 @@ def test_credentials_and_headers_go_to_the_upstream_and_to_no_other_host(upstrea
     assert {"authorization", "x-key"}.isdisjoint(other.asked[0].headers)
 
 
+def test_a_login_may_be_written_in_any_letters(upstream: FakeUpstream) -> None:
+    """RFC 7617: in UTF-8."""
+    upstream.put("/file", BODY, auth="Basic " + base64.b64encode("jürgen:пароль".encode()).decode())
+    assert fetch(upstream, username="jürgen", password="пароль") == BODY
+
+
 def test_a_loop_of_redirects_ends(upstream: FakeUpstream) -> None:
     upstream.put("/file", status=302, headers={"Location": "/file"})
     with pytest.raises(UpstreamFailed):
