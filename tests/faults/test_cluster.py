@@ -327,6 +327,8 @@ def test_m6_a_process_that_is_cut_off_says_so_rather_than_answer_from_old_memory
 def test_x_2_what_was_revoked_is_revoked_though_a_process_has_just_lost_its_mailbox(town: Town, pause: float) -> None:
     """HO-X-2, M2: the message waits for it; 503 until it has it, or its memory for no longer than a probe."""
     stage = town.stage
+    # It would be another way in.
+    town.here.ask("DELETE", "/api/v1/roles/readers/holders/user:ann", auth=stage.admin)
     for change in (each for each in CHANGES if each.name in {"token revoked", "user disabled", "public flag", "group membership"}):
         change.undo(stage, town.here)
         eventually(lambda change=change: change.ask(stage, town.there) == change.before, BACK_SECONDS)

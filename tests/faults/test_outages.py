@@ -21,6 +21,7 @@ import pytest
 from app.database import embedded
 from tests.conftest import MakeCluster
 from tests.faults.test_servers import QUICK, assert_settles, until
+from tests.support import consistency_page
 from tests.support.bulletin import Bulletin
 from tests.support.database import start, take_down
 from tests.support.lines import lines
@@ -33,6 +34,7 @@ BACK_SECONDS = 20.0
 # Nothing waits longer for a database that is away.
 HANGS_SECONDS = 15.0
 CALM_SECONDS = 3.0
+HEADINGS = ("outage", "every server wrote again after", "the slowest answer", "writes acknowledged meanwhile")
 
 
 @dataclass
@@ -42,6 +44,8 @@ class Place:
     cluster: Cluster
     postgres: embedded.EmbeddedPostgres
     bulletin: Bulletin
+    # Seconds that the last trouble outlasted what made it.
+    after: float = 0.0
 
     @contextlib.contextmanager
     def trouble(self) -> Iterator[None]:
@@ -52,7 +56,7 @@ class Place:
         began = time.monotonic()
         for server in self.cluster:
             until(lambda server=server: server.put("/raw/board/back", b"x", timeout=60).status_code in {201, 204}, BACK_SECONDS)
-        print(f", every server took a write {time.monotonic() - began:.1f} s after it ended", end="")
+        self.after = time.monotonic() - began
         # What was lost before may be found by a probe.
         gevent.sleep(PROBED_SECONDS)
         self.bulletin.trouble = False
@@ -122,15 +126,15 @@ def place(private_postgres: embedded.EmbeddedPostgres, make_cluster: MakeCluster
 
 def go_through(place: Place, trouble: str) -> None:
     began = place.bulletin.acknowledged
-    print(f"\n{trouble}", end="", flush=True)
     TROUBLES[trouble](place)
-    print(f"; {place.bulletin.acknowledged - began} writes, the slowest answer {place.bulletin.slowest:.1f} s", end="", flush=True)
+    cells = [f"{place.after:.1f} s", f"{place.bulletin.slowest:.1f} s", f"{place.bulletin.acknowledged - began}"]
+    consistency_page.write(HEADINGS, {trouble: cells})
 
 
 def assert_all_is_there(place: Place) -> None:
     place.bulletin.stop()
     gevent.sleep(LATE_SECONDS)
-    print(f"\nanswers: {dict(sorted(place.bulletin.statuses.items()))}")
+    print(f"answers by status: {dict(sorted(place.bulletin.statuses.items()))}")
     place.bulletin.assert_nothing_is_lost(lines(*place.cluster))
     assert_settles(place.cluster[0])
 
