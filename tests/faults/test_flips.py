@@ -24,7 +24,7 @@ MOST = 10_000
 # One door of each would wait for its bound most of the time.
 DOORS, DOORS_WITHOUT_MAIL = 48, 96
 # There is one switch: so that it is turned more often than once a second, few of its closings are long enough for the others' bound.
-LASTING = {"anonymous switch": 0.03}
+LASTING = {"anonymous switch": 0.05}
 # Every role's change moves the installation's one number.
 WRITERS = {"role": 1}
 HEADINGS = ("what", "closed", "longer than the bound", "answers", "of who closed it", "of others after the bound", "the latest", "wrong")
@@ -37,7 +37,8 @@ def build(make_cluster: MakeCluster, masters: int, workers: int) -> tuple[Cluste
 
 def flip(stage: Stage, kind: str, bound: float, *, doors: int, most: int, seconds: float) -> Tally:
     shown = list(KINDS[kind](stage, doors))
-    flips = Flips(stage, kind, shown, bound, lasting=LASTING.get(kind, 1.0), writers=WRITERS.get(kind))
+    lasting = LASTING.get(kind, 1.0) if bound == LATE_SECONDS else 1.0
+    flips = Flips(stage, kind, shown, bound, lasting=lasting, writers=WRITERS.get(kind))
     tally = flips.run(most, seconds)
     print(f"\n{tally}")
     assert not tally.faults, "\n".join(tally.faults)
