@@ -28,7 +28,7 @@ def test_each_table_has_its_rows_and_is_written_anew_with_its_date(headings: Seq
     for name in TABLES[tuple(headings)]:
         assert any(line.startswith(f"| {name} |") for line in page.splitlines()), f"no row of {name}"
     name = TABLES[tuple(headings)][-1]
-    written = renewed(page, headings, {name: ["7"]}, 2, "Measured on another day").splitlines()
+    written = renewed(page, headings, {name: ["77777"]}, 2, "Measured on another day").splitlines()
     (row,) = set(written) - known
-    assert row.startswith(f"| {name} |") and row.split("|")[3] == " 7 "
+    assert row.startswith(f"| {name} |") and row.split("|")[3] == " 77777 "
     assert any("Measured on another day" in line for line in written)
