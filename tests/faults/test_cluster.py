@@ -284,12 +284,14 @@ def test_m7_a_delete_that_was_under_way_when_a_process_joined_does_not_leave_it_
 def test_m6_a_process_that_was_stopped_answers_nothing_old_when_it_goes_on(town: Town, seconds: int) -> None:
     assert town.there.get("/raw/open/a").body == b"old"
     begun = town.cluster[1].log().count("begins anew with empty memory")
+    patient = Line(town.there.server, town.there.worker, seconds + 30)
+    assert patient.get("/raw/open/a").body == b"old"
     os.kill(town.there.worker, signal.SIGSTOP)
     try:
         gevent.sleep(0.5)
         town.stage.put(town.here, "/raw/open/a", b"new")
         # Asked while it is stopped, and waiting in its socket.
-        waiting = gevent.spawn(town.there.get, "/raw/open/a")
+        waiting = gevent.spawn(patient.get, "/raw/open/a")
         gevent.sleep(seconds - 0.5)
     finally:
         os.kill(town.there.worker, signal.SIGCONT)
