@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 SOAK_SECONDS ?= 1200
 TESTS ?= tests
 
-.PHONY: help run test lint types contracts migrations-check coverage bench soak kills-page setup clean
+.PHONY: help run test lint types contracts migrations-check coverage bench soak kills-page consistency-page setup clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -44,10 +44,14 @@ bench: $(VENV)/ready-to-test ## ratios to floors and to other servers, in one ru
 	@$(BIN)/python -m bench
 
 soak: $(VENV)/ready-to-test ## long runs, for SOAK_SECONDS (1200)
-	@ARKVORY_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout=0 $(TESTS)
+	@ARKVORY_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout=0 --capture=no $(TESTS)
 
 kills-page: $(VENV)/ready-to-test ## write the tables of docs/kills.md anew, from what is observed
 	@KILLS_PAGE=write $(BIN)/python -m pytest tests/kills
+
+consistency-page: $(VENV)/ready-to-test ## write the tables of docs/consistency.md anew, from one long run (twice SOAK_SECONDS and ten minutes)
+	@CONSISTENCY_PAGE=write ARKVORY_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout=0 --capture=no \
+	    tests/cluster/test_visibility.py tests/cluster/test_scale.py tests/faults/test_flips.py tests/faults/test_outages.py
 
 setup: $(VENV)/ready-to-test ## only set up, for running and testing
 

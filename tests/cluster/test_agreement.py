@@ -70,3 +70,4 @@ def test_processes_agree_for_as_long_as_they_are_asked(agreement: type[Agreement
     sizes = settings(max_examples=20, stateful_step_count=40, deadline=None, database=None, suppress_health_check=CHECKS)
     while time.monotonic() < end:
         run_state_machine_as_test(agreement, settings=sizes)
+    print(f"\n{agreement.numbers} examples of up to 40 steps, after each of which everyone was asked for everything")

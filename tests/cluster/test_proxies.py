@@ -7,7 +7,6 @@ import hashlib
 import gevent
 import pytest
 import requests
-from gevent.event import Event
 from requests.adapters import HTTPAdapter
 
 from app.errors import NotFound
@@ -41,23 +40,6 @@ def test_a_crowd_over_two_processes_is_one_request(make_cluster: MakeCluster, up
             assert sums == {hashlib.sha1(body).hexdigest()}
     assert all(each.value for each in clients)
     assert upstream.count(f"/{path}") == 1
-
-
-def test_the_fetch_of_a_killed_process_is_taken_over(make_cluster: MakeCluster, upstream: FakeUpstream) -> None:
-    cluster = make_cluster(masters=2, workers=1)
-    gate = Event()
-    upstream.put("/b.jar", BODY, gate=gate, times=1)
-    cluster[0].repository("there", kind="proxy", upstream_url=upstream.url, public=True)
-    first = gevent.spawn(requests.get, f"{cluster[0].url}/raw/there/b.jar", timeout=60)
-    eventually(lambda: upstream.count("/b.jar") == 1)
-    second = gevent.spawn(requests.get, f"{cluster[1].url}/raw/there/b.jar", timeout=60)
-    gevent.sleep(0.5)
-    upstream.put("/b.jar", BODY)
-    cluster[0].kill9()
-    assert second.get(timeout=40).content == BODY
-    with pytest.raises(requests.RequestException):
-        first.get(timeout=5)
-    gate.set()
 
 
 def fetch(house: House, spelling: str) -> None:

@@ -6,10 +6,13 @@ import pytest
 
 from app.database.embedded import EmbeddedPostgres
 from tests.cluster.conftest import MakeMember
+from tests.support import consistency_page
 from tests.support.scale import Crowd
 
 # Of the table in docs/consistency.md.
 INSTANCES = (0, 10, 50, 200)
+PUBLISHING = ("instances", "rows of mail", "WAL, bytes", "median, ms", "99 of 100 below, ms")
+POLLING = ("publishes a second", "polls a second", "PostgreSQL, cores", "a poll, µs of CPU", "mail, median, ms", "99 of 100 below, ms")
 
 
 @pytest.fixture
@@ -38,17 +41,17 @@ def test_m2_mail_of_many_instances_is_taken_at_their_pace(crowd: Crowd) -> None:
 
 
 @pytest.mark.soak
-def test_the_table_of_many_instances(crowd: Crowd) -> None:
-    print("\n| instances | rows of mail | WAL, bytes | median, ms | 99 of 100 below, ms |\n| --- | --- | --- | --- | --- |")
+def test_the_tables_of_many_instances(crowd: Crowd) -> None:
+    publishing = {}
     for count in INSTANCES:
         crowd.grow(count)
         found = crowd.measure_publish(200)
-        print(f"| {count} | {found.rows:g} | {found.wal:,} | {found.median:.1f} | {found.slowest:.1f} |")
-    print("\n| publishes a second | polls a second | PostgreSQL, cores | a poll, µs of CPU | mail, median, ms | 99 of 100 below, ms |")
-    print("| --- | --- | --- | --- | --- | --- |")
+        publishing[f"{count}"] = [f"{found.rows:g}", f"{found.wal:,}", f"{found.median:.1f}", f"{found.slowest:.1f}"]
+    consistency_page.write(PUBLISHING, publishing)
+    polling = {}
     for publishes in (0, 1, 10):
-        found_polling = crowd.measure_polling(15, publishes)
-        print(
-            f"| {publishes} | {found_polling.polls:.0f} | {found_polling.cores:.2f} | {found_polling.microseconds:.0f} "
-            f"| {found_polling.delay:.0f} | {found_polling.slowest:.0f} |"
-        )
+        each = crowd.measure_polling(15, publishes)
+        numbers = (each.polls, each.microseconds, each.delay, each.slowest)
+        polls, microseconds, delay, slowest = (f"{number:.0f}" for number in numbers)
+        polling[f"{publishes}"] = [polls, f"{each.cores:.2f}", microseconds, delay, slowest]
+    consistency_page.write(POLLING, polling)

@@ -39,8 +39,8 @@ class Wire:
     unheard   it arrives, and the connection breaks before its answer
     held      Arkvory's side breaks; it arrives when `deliver` is called, or never, when `drop` is
 
-    `freeze` lets nothing through any more, in either direction, without breaking anything, until `thaw`. `hold` stops one connection
-    for good at a chosen moment; `stopped` is set when that has come.
+    `freeze` lets nothing through any more, in either direction, without breaking anything, until `thaw`. `cut` breaks what is connected
+    now. `hold` stops one connection for good at a chosen moment; `stopped` is set when that has come.
     """
 
     def __init__(self, url: str) -> None:
@@ -61,6 +61,7 @@ class Wire:
         self._flows.set()
         self._moment: _Moment | None = None
         self.stopped = Event()
+        self._open: set[Any] = set()
 
     @staticmethod
     def _address(there: Any) -> str | tuple[str, int]:
@@ -89,6 +90,11 @@ class Wire:
     def thaw(self) -> None:
         self._flows.set()
 
+    def cut(self) -> None:
+        """Every connection that there is; new ones are let through."""
+        for each in list(self._open):
+            each.shutdown(socket.SHUT_RDWR)
+
     def hold(self, *messages: bytes, behind: bool = False) -> None:
         """Stop the first connection that sends these, one after the other, before the last one; `behind`: before its answer."""
         self.stopped.clear()
@@ -105,6 +111,7 @@ class Wire:
         kind = socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET
         server = socket.socket(kind, socket.SOCK_STREAM)
         server.connect(self._target)
+        self._open.add(server)
         back = gevent.spawn(self._pump, server, client)
         try:
             while data := client.recv(65536):
@@ -124,6 +131,7 @@ class Wire:
         except OSError:
             pass
         finally:
+            self._open.discard(server)
             back.kill()
             client.close()
             server.close()
