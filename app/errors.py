@@ -34,6 +34,7 @@
             ├── NotOwner         this process does not own the storage (any more)
             └── UpstreamFailed   the upstream of a proxy gave no usable answer
                 ├── UpstreamBusy      it, or we for its sake, want a pause
+                ├── UpstreamWrong     it answered in good order, with something else than it should
                 └── UpstreamTimedOut  it did not answer in time
 
 Each class has a stable `code`, the one that the management API shows.
@@ -231,6 +232,10 @@ class UpstreamFailed(Unavailable):
 
 class UpstreamBusy(UpstreamFailed):
     code = "upstream_busy"
+
+
+class UpstreamWrong(UpstreamFailed):
+    """Nothing that speaks against its health: others may be served well meanwhile."""
 
 
 class UpstreamTimedOut(UpstreamFailed):

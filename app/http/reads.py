@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -162,8 +162,12 @@ def headers_about(told: Told | None) -> tuple[tuple[str, str], ...]:
 
 def respond(asked: Request, about: Description, blob: OpenBlob | Coming | None, told: Told | None = None) -> Response:
     """The answer with its conditions; owns `blob` from here on."""
-    if told is not None:
-        about = replace(about, headers={**about.headers, **dict(headers_about(told))})
+    answer = _response(asked, about, blob)
+    answer.headers.extend(headers_about(told))
+    return answer
+
+
+def _response(asked: Request, about: Description, blob: OpenBlob | Coming | None) -> Response:
     if blob is not None and not isinstance(blob, OpenBlob):
         return coming_response(asked, blob, content_type=about.content_type, headers=about.headers)
     if blob is None:

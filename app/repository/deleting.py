@@ -63,6 +63,10 @@ class Editor:
             self._take_away(transaction, now, rows)
         return len(rows)
 
+    def require_hosted(self, target: Target) -> None:
+        """Raises NotAllowedHere where nobody changes what is there."""
+        _require_hosted(self._find(target))
+
     def drop_copy(self, snapshot: Snapshot, path: str, upload_id: Any) -> None:
         """A proxy's upstream has no such file any more: the copy that this upload brought goes. Another one stays."""
         with self._transactions.begin(snapshot.id) as transaction:
@@ -131,9 +135,15 @@ class Editor:
         for path in paths:
             self._access.require_now(connection, target.caller, now, permission, path)
         settings = settings_for_writing(connection, now.id)
-        if now.kind != "hosted" or write_policy(now.format, settings) == "read_only":
+        _require_hosted(now)
+        if write_policy(now.format, settings) == "read_only":
             raise NotAllowedHere(f"repository {now.name!r} is read only")
         return now
+
+
+def _require_hosted(now: Snapshot) -> None:
+    if now.kind != "hosted":
+        raise NotAllowedHere(f"repository {now.name!r} is a {now.kind}: what is in it is changed where it comes from")
 
 
 def _read(connection: Connection, target: Target) -> Snapshot:

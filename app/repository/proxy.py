@@ -73,7 +73,7 @@ class Proxy:
         require_path(judged.snapshot, ask.path)
         if not made_of:
             return Answered(self._reader.stored_document(judged, ask, source, known_etags), None)
-        index = replace(ask, path=made_of, spelling="")
+        index = replace(ask, path=made_of, spelling="", of=ask.path)
         if not judged.snapshot.caching_allowed:
             return self._passing_document(judged, ask, source, index)
         try:

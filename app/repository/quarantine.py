@@ -8,6 +8,7 @@ is kept in the same transactions, so that every index leaves out what is held by
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +25,7 @@ from app.database.locks import Step
 from app.database.paging import Page, page
 from app.errors import Invalid, NotFound
 from app.repository.formats import FORMATS, is_made, main_path
-from app.repository.names import check_path
+from app.repository.names import INTERNAL, check_path
 from app.repository.references import SAME, same_bytes
 
 TRUST = ("unknown", "suspicious", "malicious")
@@ -121,6 +122,7 @@ class Quarantine:
                 ),
                 {"id": snapshot.id, "pattern": pattern, "publisher": publisher, "reason": reason},
             ).one()
+            _move_indexes(transaction, snapshot)
         return HoldRule(*tuple(row))
 
     def rules(self, caller: Caller, repository: str) -> list[HoldRule]:
@@ -140,6 +142,7 @@ class Quarantine:
             )
             if gone.rowcount == 0:
                 raise NotFound(f"there is no hold rule {rule_id}")
+            _move_indexes(transaction, snapshot)
 
     # -- what they share
 
@@ -171,6 +174,12 @@ class Quarantine:
             text("update arkvory_artifacts set withheld = :withheld where id = any(:ids)"),
             {"withheld": withheld, "ids": [row.id for row in rows]},
         )
+
+
+def _move_indexes(transaction: Transaction, snapshot: Snapshot) -> None:
+    """Those of a proxy leave out what a rule will hold when it is fetched."""
+    if snapshot.kind == "proxy":
+        transaction.advance(snapshot.id, "content", paths=[])
 
 
 def covered_paths(connection: Connection, snapshot: Snapshot, path: str) -> list[str]:
@@ -244,7 +253,43 @@ def reason_to_hold(connection: Connection, repository_id: int, path: str, caller
     return None if rule is None else rule.reason
 
 
+@dataclass(frozen=True)
+class Withheld:
+    """What a proxy withholds below a folder, whether it has it yet or not: what is held, and what a rule will hold when it comes."""
+
+    held: frozenset[str]
+    free: frozenset[str]
+    rules: tuple[str, ...]
+
+    def covers(self, path: str) -> bool:
+        return path in self.held or (path not in self.free and any(fnmatch.fnmatchcase(path, each) for each in self.rules))
+
+    def __bool__(self) -> bool:
+        return bool(self.held or self.rules)
+
+    @property
+    def revision(self) -> bytes:
+        """Another one when something else is withheld."""
+        told = (sorted(self.held), self.rules, sorted(self.free) if self.rules else ())
+        return hashlib.sha256(repr(told).encode("utf-8", "surrogatepass")).digest()
+
+
+def withheld_below(connection: Connection, repository_id: int, folder: str) -> Withheld:
+    """`folder` ends in a slash. What was stored before a rule came is free of it."""
+    between = {"id": repository_id, "folder": folder, "end": f"{folder[:-1]}0"}
+    held = frozenset(connection.execute(_HELD_BELOW, between).scalars())
+    rules = tuple(each.pattern for each in _rules(connection, repository_id) if each.publisher is None)
+    free = frozenset(connection.execute(_FREE_BELOW, between).scalars()) if rules else frozenset()
+    return Withheld(held, free, rules)
+
+
+_HELD_BELOW = text("select path from arkvory_holds where repository_id = :id and path > :folder and path < :end")
+_FREE_BELOW = text("select path from arkvory_artifacts where repository_id = :id and path > :folder and path < :end and not withheld")
+
+
 def _rule_for(rules: Sequence[HoldRule], path: str, caller: Caller) -> HoldRule | None:
+    if path.startswith(INTERNAL):
+        return None
     name = caller.identity.name if caller.identity else None
     return next((each for each in rules if each.publisher in {None, name} and fnmatch.fnmatchcase(path, each.pattern)), None)
 

@@ -49,6 +49,8 @@ class Ask:
     tenant: str = "default"
     # The path as the client encoded it; empty: it needed no encoding.
     spelling: str = ""
+    # The path that must be readable, where it is another one than that which is read.
+    of: str | None = None
 
 
 # Compared by identity, so that what is made of one can be kept beside it.
@@ -401,7 +403,7 @@ class Reader:
         except NotFound as error:
             raise _hidden(error, ask) from None
         check_online(snapshot)
-        self._access.require(ask.caller, snapshot, READ, ask.path)
+        self._access.require(ask.caller, snapshot, READ, ask.path if ask.of is None else ask.of)
         return Judged(snapshot, self._cache.effective(snapshot.id, snapshot.epochs), installation)
 
     def _may_use_memory(self, judged: Judged, caller: Caller) -> bool:
@@ -436,7 +438,7 @@ class Reader:
     def _decide_in(self, connection: Connection, ask: Ask) -> Snapshot:
         snapshot = find_repository(connection, ask.caller, ask.repository, ask.tenant, ask.format)
         check_online(snapshot)
-        self._access.require_now(connection, ask.caller, snapshot, READ, ask.path)
+        self._access.require_now(connection, ask.caller, snapshot, READ, ask.path if ask.of is None else ask.of)
         return snapshot
 
     # -- gates

@@ -21,7 +21,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError, ReadTimeoutError
 from urllib3.util import Retry, Timeout, make_headers
 
-from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut
+from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut, UpstreamWrong
 from app.upstream.breaker import Line
 from app.upstream.upstream import Upstream, origin
 
@@ -48,6 +48,8 @@ class Wanted:
     etag: str | None = None
     last_modified: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    # A body makes it a POST, to the upstream's own origin alone.
+    body: bytes | None = None
 
     @property
     def conditional(self) -> bool:
@@ -175,7 +177,9 @@ class Client:
                 answer.leave()
                 line.breaker.succeeded()
             except UpstreamFailed as error:
-                if not isinstance(error, UpstreamBusy | _Refused):
+                if isinstance(error, UpstreamWrong):
+                    line.breaker.succeeded()
+                elif not isinstance(error, UpstreamBusy | _Refused):
                     line.breaker.failed()
                 raise
             finally:
@@ -203,6 +207,8 @@ class Client:
                 return response
             response.close()
             url = _redirected(url, target)
+            if wanted.body is not None and origin(url) != origin(upstream.url):
+                raise UpstreamFailed("the upstream redirects what is sent to it to another server")
         raise UpstreamFailed(f"the upstream redirects more than {MOST_REDIRECTS} times")
 
     def _manager(self, upstream: Upstream) -> urllib3.PoolManager:
@@ -220,8 +226,9 @@ def _asked(manager: urllib3.PoolManager, upstream: Upstream, wanted: Wanted, url
 
     def ask() -> urllib3.BaseHTTPResponse:
         return manager.urlopen(
-            "GET", url, headers=_headers(upstream, wanted, url), redirect=False, retries=_NO_RETRIES, preload_content=False,
-            decode_content=False, timeout=Timeout(connect=upstream.connect_seconds, read=upstream.read_seconds),
+            "GET" if wanted.body is None else "POST", url, body=wanted.body, headers=_headers(upstream, wanted, url), redirect=False,
+            retries=_NO_RETRIES, preload_content=False, decode_content=False,
+            timeout=Timeout(connect=upstream.connect_seconds, read=upstream.read_seconds),
         )  # fmt: skip
 
     try:
@@ -298,6 +305,8 @@ def _judged(response: urllib3.BaseHTTPResponse, wanted: Wanted, line: Line, upst
         raise _Refused(f"the upstream answers {status}: it refuses the credentials that it is asked with, or wants some")
     if status == 200 or status in _ABSENT or (status == 304 and wanted.conditional):
         return Answer(response, upstream)
+    if wanted.body is not None and status < 500:
+        raise UpstreamWrong(f"the upstream answers {status}")
     raise UpstreamFailed(f"the upstream answers {status}")
 
 

@@ -1,8 +1,12 @@
 """What stands in an uploaded tarball, and in a document too long for the server's own process. Runs in a child (`app.upload.archives`).
 
+    tarball              what is in it
+    document             what a client's document means to change
+    packument NAME       an upstream's packument of that package, taken apart (`packuments`); the last piece says whether all is well
+
 Every tarball is read to its end: names that lead elsewhere, sparse members and bombs are refused, and there must be exactly one
 `package.json` in a folder at the top, since installers strip that folder whatever its name and take the last such file that they find.
-So that the process is small, this imports nothing else of Arkvory.
+So that the process is small, this imports next to nothing else of Arkvory.
 """
 
 from __future__ import annotations
@@ -11,10 +15,11 @@ import gzip
 import json
 import tarfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from app.protocols.npm.packuments import take_apart
 from app.upload.archives.tars import MIB, Limits, Unreadable, open_tar, short
 
 LIMITS = Limits(members=200_000, inflated=16 * 1024 * MIB, metadata=MIB)
@@ -23,13 +28,23 @@ _BROKEN = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, UnicodeErro
 _KEPT = ("_id", "_rev", "name", "dist-tags", "maintainers", "readme")
 
 
-def answer(path: str, kind: str) -> bytes:
-    """JSON: what `kind` (`tarball` or `document`) found in the file, or `{"unreadable": clause}`."""
+def answer(path: str, kind: str) -> bytes | Iterator[bytes]:
+    """JSON: what `kind` found in the file, or `{"unreadable": clause}`."""
+    what, _, name = kind.partition(" ")
+    if what == "packument":
+        return _packument(Path(path), name)
     try:
         found = _READERS[kind](Path(path))
     except Unreadable as error:
         found = {"unreadable": str(error)}
     return json.dumps(found, ensure_ascii=False).encode("utf-8", "backslashreplace")
+
+
+def _packument(path: Path, package: str) -> Iterator[bytes]:
+    try:
+        yield from take_apart(path.read_bytes(), package)
+    except Unreadable as error:
+        yield b"\n" + json.dumps({"unreadable": str(error)}).encode()
 
 
 def read_tarball(path: Path) -> dict[str, Any]:

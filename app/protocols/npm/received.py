@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gevent
+import semver
 
 from app.errors import Invalid, TooLarge
 from app.protocols.npm import archives
@@ -20,7 +21,7 @@ DIGESTS = ("sha1", "sha512")
 # From here on a body takes longer to parse than the loop may be kept from others.
 LONG_BODY = 64 * 1024
 
-readers = Readers(archives.__name__)
+readers = Readers(archives.__name__, semver)
 
 
 @dataclass(frozen=True)
