@@ -449,7 +449,7 @@ class Fetches:
             if row is None:
                 raise NotFound(f"repository {order.snapshot.name!r} was deleted meanwhile")
             where = upstream.read(connection, self._secrets, repository_id)
-            reason = reason_to_hold(connection, repository_id, order.path, UPSTREAM)
+            reason = reason_to_hold(connection, order.snapshot, order.path, UPSTREAM)
         copy = None if row.upload_id is None else Copy(
             row.upload_id, row.blob_id, row.digest, freshness_of(row), release_of(order.path, row.metadata)
         )  # fmt: skip

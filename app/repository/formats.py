@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import Conflict
+from app.repository.names import INTERNAL
 
 WRITE_POLICIES = ("once", "replace", "read_only")
 VERSION_POLICIES = ("release", "snapshot", "mixed")
@@ -43,6 +44,8 @@ class Format:
     rows: str = ""
     # Paths of what never changes once an upstream has it.
     lasting: re.Pattern[str] | None = None
+    # Its proxies keep their upstreams' indexes below `INTERNAL`.
+    indexes: bool = False
     # A host name may mean one of its repositories.
     hosts: bool = False
 
@@ -77,13 +80,14 @@ FORMATS: Mapping[str, Format] = {
             references=True,
             hosts=True,
         ),
-        Format("npm", write_policy="once", companions=(".sigstore",), rows="arkvory_npm_versions"),
+        Format("npm", write_policy="once", companions=(".sigstore",), rows="arkvory_npm_versions", indexes=True),
         Format(
             "pypi",
             write_policy="once",
             names_are_for_ever=True,
             companions=(".metadata", ".asc", ".provenance"),
             files="files/",
+            indexes=True,
         ),
     )
 }
@@ -93,6 +97,11 @@ def is_made(format_name: str, path: str) -> bool:
     """Whether what is served at the path is made from artifacts, so that none is there."""
     made = FORMATS[format_name].made
     return made is not None and made.fullmatch(path) is not None
+
+
+def is_internal(format_name: str, path: str) -> bool:
+    """Whether a proxy keeps an index of its upstream there: nobody reads, lists or holds it as a file."""
+    return FORMATS[format_name].indexes and path.startswith(INTERNAL)
 
 
 def main_path(format_name: str, path: str) -> str:

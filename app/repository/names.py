@@ -7,7 +7,7 @@ import re
 from app.errors import Invalid, InvalidPath
 
 PATH_BYTES = 1024
-# Below it proxies keep what they know of their upstreams, which no client reads, lists or holds as a file.
+# Below it proxies of some formats keep their upstreams' indexes.
 INTERNAL = ".upstream/"
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _NO_NAMES = frozenset({"", ".", ".."})

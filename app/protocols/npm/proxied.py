@@ -22,12 +22,14 @@ from app.protocols.npm.hosted import package_row, revision_text
 from app.protocols.npm.kept import Kept, Place, index_path, moment_of
 from app.protocols.npm.names import highest, tarball_path
 from app.protocols.npm.portions import Portion, Read, Wanted, separated
-from app.repository.quarantine import Withheld, withheld_below
+from app.repository.fetching import UPSTREAM
+from app.repository.quarantine import Barred, barred_below
 from app.repository.reading import Shelf
 from app.repository.withholding import Judge
 
 _ADDRESS = ADDRESS.encode()
-_DIGEST_BITS = 62
+# Of a hexadecimal number that PostgreSQL's own whole numbers have room for.
+_STAMP_DIGITS = 15
 _T = TypeVar("_T")
 _Opener = Callable[[], contextlib.AbstractContextManager["_Index"]]
 
@@ -37,15 +39,15 @@ class _Hiding:
     """What is not shown: versions that are held, or will be when they are fetched, and those that the proxy's own settings withhold."""
 
     package: str
-    withheld: Withheld
+    barred: Barred
     judge: Judge
 
     def __bool__(self) -> bool:
-        return bool(self.withheld) or not self.judge.is_idle
+        return bool(self.barred.stamp) or not self.judge.is_idle
 
     def hides(self, place: Place) -> bool:
         path = tarball_path(self.package, place.version)
-        return self.withheld.covers(path) or self.judge.leaves_out(path, moment_of(place.published), self.package, place.version)
+        return self.barred.holds(path) or self.judge.leaves_out(path, moment_of(place.published), self.package, place.version)
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ class Proxied:
         row = package_row(connection, snapshot.id, package)
         if row is None:
             return None
-        withheld = _withheld(connection, snapshot, package)
-        return int(row.revision) ^ (int.from_bytes(withheld.revision) >> (256 - _DIGEST_BITS) if withheld else 0)
+        stamp = _barred(connection, snapshot, package).stamp
+        return int(row.revision) ^ int(stamp[:_STAMP_DIGITS] or "0", 16)
 
     def portion(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, wanted: Wanted, *, alone: bool) -> Portion:
         row = package_row(connection, snapshot.id, wanted.package)
@@ -148,7 +150,7 @@ def _read(opener: _Opener, look: Callable[[_Index], _T], judge: Judge) -> Read[_
 def _opener(connection: Connection, snapshot: Snapshot, shelf: Shelf, wanted: Wanted, judge: Judge) -> _Opener:
     """To be called without the connection."""
     found = shelf.find(connection, snapshot, index_path(wanted.package))
-    hiding = _Hiding(wanted.package, _withheld(connection, snapshot, wanted.package), judge)
+    hiding = _Hiding(wanted.package, _barred(connection, snapshot, wanted.package), judge)
 
     @contextlib.contextmanager
     def opened() -> Iterator[_Index]:
@@ -158,5 +160,5 @@ def _opener(connection: Connection, snapshot: Snapshot, shelf: Shelf, wanted: Wa
     return opened
 
 
-def _withheld(connection: Connection, snapshot: Snapshot, package: str) -> Withheld:
-    return withheld_below(connection, snapshot.id, f"{package}/-/")
+def _barred(connection: Connection, snapshot: Snapshot, package: str) -> Barred:
+    return barred_below(connection, snapshot.id, f"{package}/-/", UPSTREAM)

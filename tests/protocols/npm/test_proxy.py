@@ -7,17 +7,20 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
 from werkzeug.test import TestResponse
 
 from app.access.people import Users
 from app.access.rules import NewRule, Rules
-from app.errors import UpstreamWrong
+from app.errors import NotFound, UpstreamWrong
 from app.protocols.npm.routes import Registry as Dialect
 from app.protocols.npm.routes import reads
+from app.repository.listing import Filter, Listing
 from app.repository.quarantine import Quarantine
 from app.repository.registry import NewRepository, Registry, RepositoryChange
 from tests.protocols.npm import packages
@@ -478,6 +481,19 @@ def test_with_the_upstream_stopped_all_that_was_fetched_is_there(room: Room) -> 
     assert room.once("q").status_code in (502, 503, 504)
 
 
+def test_a_crowd_is_one_request(room: Room) -> None:
+    """HO-X-7."""
+    room.proxy(mutable_ttl=60)
+    room.publish("p", "1.0.0")
+    for path, times in (("p", 20), ("p/-/p-1.0.0.tgz", 20)):
+        room.upstream.rules[f"/{path}"][0].delay = 0.3
+        crowd = [gevent.spawn(room.once, path) for _ in range(times)]
+        gevent.joinall(crowd, raise_error=True)
+        assert len({each.value.data for each in crowd}) == 1
+        assert {each.value.status_code for each in crowd} == {200}
+        assert room.upstream.count(f"/{path}") == 1
+
+
 def test_without_storing_everything_is_passed_on(room: Room) -> None:
     room.proxy(caching=False)
     told = room.publish("p", "1.0.0")
@@ -540,6 +556,35 @@ def test_what_is_held_is_in_no_document_whether_it_was_fetched_or_not(room: Room
     assert (room.packument("q")["versions"], room.packument("q")["dist-tags"]) == ({}, {})
 
 
+def test_what_is_too_young_or_left_out_by_a_path_rule_is_in_no_document(room: Room) -> None:
+    """Minimum age in index and file alike; ETags move when the next version comes of age."""
+    room.proxy(mutable_ttl=60, minimum_age=7, minimum_age_exceptions=["q", "p@1.9.0"], block=["@evil", "p/-/p-0.0.1.tgz"])
+    moment = datetime.now(UTC)
+    times = {"0.0.1": 99, "1.0.0": 99, "1.1.0": 8, "1.2.0": 2, "1.9.0": 1}
+    for name in ("p", "q", "@evil/p"):
+        ages = {version: (moment - timedelta(days=days)).isoformat().replace("+00:00", "Z") for version, days in times.items()}
+        room.publish(name, *times, time=DATES | ages, **{"dist-tags": {"latest": "1.9.0", "next": "1.2.0"}})
+    for form in ({}, ABBREVIATED):
+        seen = room.packument(headers=form)
+        assert list(seen["versions"]) == ["1.0.0", "1.1.0", "1.9.0"]
+        assert seen["dist-tags"] == {"latest": "1.9.0"}
+        assert "1.2.0" not in seen["time"]
+    assert refused(room.once("p/next")) == refused(room.once("p/1.2.0")) == (404, "not_found")
+    young = room.once("p/-/p-1.2.0.tgz")
+    assert (young.status_code, young.json["reason"]) == (403, "too_young")
+    assert "p 1.2.0 was published at" in young.json["error"]
+    assert room.upstream.count("/p/-/p-1.2.0.tgz") == 0
+    assert room.once("p/-/p-1.9.0.tgz").status_code == room.once("p/-/p-1.1.0.tgz").status_code == 200
+    assert refused(room.once("p/-/p-0.0.1.tgz")) == (404, "not_found")
+    assert len(room.packument("q")["versions"]) == 5
+    assert refused(room.once("@evil/p")) == (404, "not_found")
+    before = room.once("p").headers["ETag"]
+    assert room.once("p", headers={"If-None-Match": before}).status_code == 304
+    room.change(settings={"minimum_age": 1.5})
+    assert room.packument()["dist-tags"] == {"latest": "1.9.0", "next": "1.2.0"}
+    assert room.once("p").headers["ETag"] != before
+
+
 def test_who_may_read_one_scope_reads_its_documents_cold_and_warm(room: Room) -> None:
     room.proxy()
     room.change(public=False)
@@ -563,6 +608,11 @@ def test_what_is_kept_of_the_upstream_is_nobodys_to_read(room: Room) -> None:
     room.publish("p", "1.0.0")
     room.packument()
     (path,) = room.kept()
+    listing = Listing(room.parts.database, room.parts.access)
+    assert [each.path for each in listing.artifacts(ADMIN, "px", Filter(), 10).items] == []
+    assert listing.search(ADMIN, Filter(words="packument"), 10).items == []
+    with pytest.raises(NotFound):
+        listing.artifact(ADMIN, "px", path)
     for address in (path, f"-/npm/v1/attestations/{path}", f"-/npm/v1/attestations/{path}@1.0.0", f"{path}/-/{path}"):
         assert room.once(address, as_=room_of.ADMINISTRATOR).status_code in (400, 404)
 
