@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from bench.peers.installing import Unavailable
 from bench.peers.servers import Verdaccio
 from tests.clients.conftest import Desk
 from tests.conftest import MakeServer
-from tests.protocols.npm.packages import document
+from tests.protocols.npm.packages import dist_of, document, tarball
 from tests.support import clients
+from tests.support.upstreams import FakeUpstream
 
 LIBS = 25
 
@@ -30,6 +31,8 @@ class There:
 
     fields: dict[str, Any]
     stop: Callable[[], object]
+    # Who comes to the proxy, in this order.
+    clients: Sequence[str]
 
 
 def publish(address: str, **options: Any) -> None:
@@ -57,7 +60,7 @@ def verdaccio(folder: Path) -> Iterator[There]:
         except Unavailable as error:
             clients.go_without(f"verdaccio could not be had: {error}")
         publish(f"http://127.0.0.1:{peer.port}")
-        yield There({"upstream_url": f"http://127.0.0.1:{peer.port}"}, running.close)
+        yield There({"upstream_url": f"http://127.0.0.1:{peer.port}"}, running.close, tuple(_CLIENTS))
 
 
 @contextlib.contextmanager
@@ -67,7 +70,7 @@ def arkvory(make_server: MakeServer) -> Iterator[There]:
     address = server.repository("lib", "npm")
     token = server.post("/api/v1/tokens", json={"name": "t", "permissions": ["read"], "repositories": ["lib"]}).json()["token"]
     publish(address, auth=server.admin)
-    yield There({"upstream_url": address, "upstream": {"username": "any", "password": token}}, server.stop)
+    yield There({"upstream_url": address, "upstream": {"username": "any", "password": token}}, server.stop, ("npm",))
 
 
 @pytest.fixture(params=["verdaccio", "arkvory"])
@@ -98,12 +101,12 @@ class Client:
         (self.home / "app").mkdir(parents=True, exist_ok=True)
         (self.home / "app" / name).write_text(text)
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, check: bool = True) -> str:
         command = ["bash", "-c", 'cd "$0" && exec "$@"', self.home / "app", *self.program(), *arguments]
         mine = {"HOME": str(self.home), "npm_config_cache": str(self.home / "cache"), "npm_config_store_dir": str(self.home / "store")}
         more = {"XDG_CACHE_HOME": str(self.home / "xdg"), "YARN_CACHE_FOLDER": str(self.home / "yarn"), "CI": ""}
         lock = {"BUN_INSTALL_CACHE_DIR": str(self.home / "bun"), "YARN_ENABLE_IMMUTABLE_INSTALLS": "false"}
-        return clients.run(*command, home=self.desk.home, environment=mine | more | lock).stdout
+        return clients.run(*command, home=self.desk.home, environment=mine | more | lock, check=check).stdout
 
     def forget(self) -> None:
         """All but the lock file."""
@@ -134,7 +137,7 @@ def test_a_tree_is_installed_cold_and_warm_and_with_the_upstream_stopped(desk: D
     settings = {"mutable_ttl": 1}
     url = desk.server.repository("tree", "npm", kind="proxy", public=True, settings=settings, **there.fields)
     try:
-        used = [Client(desk, url, name) for name in _CLIENTS]
+        used = [Client(desk, url, name) for name in there.clients]
         for each in used:
             each.run(*each.install)
             assert each.has_all()
@@ -153,3 +156,20 @@ def test_a_tree_is_installed_cold_and_warm_and_with_the_upstream_stopped(desk: D
         assert told.headers["X-Arkvory-Cache"] == "stale"
     finally:
         desk.server.delete("/api/v1/repositories/tree")
+
+
+def test_npm_audits_through_a_proxy_and_publishes_to_none(desk: Desk, upstream: FakeUpstream) -> None:
+    clients.require_packages("npm")
+    data = tarball("web", "4.0.0")
+    versions = {"4.0.0": {"name": "web", "version": "4.0.0", "dist": {**dist_of(data), "tarball": f"{upstream.url}/files/web.tgz"}}}
+    packument = {"name": "web", "dist-tags": {"latest": "4.0.0"}, "versions": versions}
+    leak = {"id": 7, "url": "https://example.org/7", "title": "It leaks", "severity": "high", "vulnerable_versions": "<5.0.0"}
+    for path, value in (("web", packument), ("-/npm/v1/security/advisories/bulk", {"web": [leak]})):
+        upstream.put(f"/{path}", json.dumps(value).encode(), headers={"Content-Type": "application/json"})
+    upstream.put("/files/web.tgz", data)
+    client = Client(desk, desk.server.repository("audited", "npm", kind="proxy", public=True, upstream_url=upstream.url), "npm")
+    client.run("install", "--no-audit")
+    assert "It leaks" in client.run("audit", check=False)
+    client.file("package.json", json.dumps({"name": "mine", "version": "1.0.0"}))
+    refused = client.run("publish", f"--//127.0.0.1:{desk.server.port}/npm/audited/:_authToken={desk.token()}", check=False)
+    assert "405" in refused and "'audited' is a proxy; publish to a hosted one" in refused
