@@ -14,9 +14,9 @@ from app.access.deploying import DEPLOY_PERMISSIONS
 from app.api.parsing import is_text
 from app.errors import Invalid
 from app.http.responses import json_time
-from app.repository.formats import FORMATS, VERSION_POLICIES, WRITE_POLICIES
+from app.repository.formats import FORMATS, NAME_POLICIES, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.names import check_path
-from app.repository.registry import LONGEST_PATTERN, LONGEST_TTL, MOST_DAYS, MOST_PATTERNS, MOST_QUOTA, STATUSES
+from app.repository.registry import KINDS, LONGEST_PATTERN, LONGEST_TTL, MOST_DAYS, MOST_PATTERNS, MOST_QUOTA, STATUSES
 from app.upstream.upstream import MOST_CONNECTIONS
 
 MIB = 1024 * 1024
@@ -118,6 +118,13 @@ class SettingsIn(Schema):
     minimum_age_exceptions = _patterns("of proxies: patterns of `name` or `name@version` that need no age")
     allow = _patterns("of proxies: patterns of paths, or of folders; where some are named, nothing else is there for clients")
     block = _patterns("of proxies: patterns of paths, or of folders, that are not there for clients, whatever `allow` says")
+    write_member = Words(allow_none=True, metadata={"description": "of groups: the member that what is published through them goes to"})
+    name_policy = fields.String(
+        allow_none=True,
+        validate=OneOf(NAME_POLICIES),
+        metadata={"description": "of groups: shield keeps the names of hosted members from proxies, merge does not"},
+    )
+    merged_names = _patterns("of groups: patterns of names that are merged whatever `name_policy` says")
 
 
 class UpstreamIn(Schema):
@@ -134,9 +141,7 @@ class UpstreamIn(Schema):
 class NewRepositoryIn(Schema):
     name = Words(required=True)
     format = fields.String(required=True, validate=OneOf(list(FORMATS)))
-    kind = fields.String(
-        load_default="hosted", validate=OneOf(("hosted", "proxy"), error="{input} repositories are not in this release: hosted, proxy.")
-    )
+    kind = fields.String(load_default="hosted", validate=OneOf(KINDS))
     public = Flag(load_default=False)
     status = fields.String(load_default="online", validate=OneOf(STATUSES))
     quota_bytes = _whole(0, MOST_QUOTA, load_default=None, allow_none=True)
@@ -144,6 +149,7 @@ class NewRepositoryIn(Schema):
     host = Words(load_default=None, allow_none=True, metadata={"description": "of OCI repositories: a host name that means this one"})
     upstream_url = Words(load_default=None, allow_none=True, metadata={"description": "of proxies: where they fetch from"})
     upstream = fields.Nested(UpstreamIn, load_default=None, allow_none=True)
+    members = fields.List(Words(), load_default=None, allow_none=True, metadata={"description": "of groups: names, in order"})
 
 
 class RepositoryChangeIn(Schema):
@@ -155,6 +161,7 @@ class RepositoryChangeIn(Schema):
     host = Words(allow_none=True)
     upstream_url = Words()
     upstream = fields.Nested(UpstreamIn)
+    members = fields.List(Words(), metadata={"description": "of groups: all of them, in order"})
 
 
 class EpochsOut(Schema):
@@ -175,6 +182,10 @@ class RepositoryOut(Schema):
     host = fields.String(allow_none=True)
     upstream_url = fields.String(allow_none=True)
     upstream = fields.Dict(allow_none=True, metadata={"description": "of proxies, without what is secret"})
+    members = fields.List(
+        fields.String(), allow_none=True, metadata={"description": "of groups: names, in the order in which they are asked"}
+    )
+    warnings = fields.List(fields.String(), metadata={"description": "what whoever makes or changes it should know"})
     epochs = fields.Nested(EpochsOut)
     creator = fields.String(allow_none=True)
     created_at = Instant()

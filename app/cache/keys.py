@@ -6,7 +6,8 @@ writing (C1, C3): an entry of before a change simply is not found any more.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import hashlib
+from collections.abc import Hashable, Iterable
 
 from app.cache.regions import Tag
 from app.cache.view import Epochs
@@ -23,6 +24,20 @@ def for_snapshot(tenant: str, name: str) -> Hashable:
 def row_for_snapshot(tenant: str, name: str) -> str:
     """Key of the cache row; tenant and name together stay below its 256 characters."""
     return f"{tenant}/{name}"
+
+
+def for_snapshot_of(repository_id: int) -> Hashable:
+    """Of a repository that is known by its id, as a group knows its members."""
+    return repository_id
+
+
+def for_members(group_id: int, epochs: Epochs) -> Hashable:
+    """Under the metadata epoch too: how the group treats names stands among its settings, and is read with them."""
+    return group_id, epochs.members, epochs.metadata
+
+
+def row_for_members(group_id: int) -> str:
+    return str(group_id)
 
 
 def for_identity(credential: bytes) -> Hashable:
@@ -49,6 +64,17 @@ def for_miss(repository_id: int, epochs: Epochs, path: str) -> Hashable:
 
 def for_document(repository_id: int, epochs: Epochs, document: str, representation: str) -> Hashable:
     return repository_id, epochs.metadata, epochs.content, document, representation
+
+
+def for_group_document(group_id: int, epochs: Epochs, members: bytes, document: str, representation: str) -> Hashable:
+    """`members` is the digest of `members_digest`."""
+    return group_id, epochs.metadata, epochs.members, members, document, representation
+
+
+def members_digest(members: Iterable[tuple[int, Epochs]]) -> bytes:
+    """Of a group's members in their order, by id: 32 bytes that change with the content and the description of each."""
+    told = [(member_id, epochs.content, epochs.metadata) for member_id, epochs in members]
+    return hashlib.sha256(repr(told).encode()).digest()
 
 
 def tag_of_repository(repository_id: int) -> Tag:

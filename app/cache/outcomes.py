@@ -27,7 +27,11 @@ class RepositoryChange:
 
     @property
     def touches_documents(self) -> bool:
-        return bool(self.classes & {"metadata", "content"})
+        return bool(self.classes & {"metadata", "content", "members"})
+
+    @property
+    def touches_members(self) -> bool:
+        return "members" in self.classes
 
     @property
     def touches_grants(self) -> bool:

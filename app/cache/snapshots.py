@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
-from sqlalchemy.exc import DBAPIError
 
 from app.cache import keys
+from app.cache.rows import Rows
 from app.cache.store import Cache
 from app.cache.view import Epochs
-from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
-from app.errors import ArkvoryError, NotFound
+from app.database.engines import Database
+from app.errors import NotFound
 
-log = logging.getLogger(__name__)
-
-ROW_LIFETIME_SECONDS = 600
 FACTS = (
     "r.id, r.tenant, r.name, r.format, r.kind, r.status, r.public, r.upstream_url, r.caching_allowed, r.creator_id, "
     "(select cast(jsonb_object_agg(s.key, s.value) as text) from jsonb_each(r.settings) s "
@@ -61,6 +58,7 @@ class Snapshots:
     def __init__(self, database: Database, cache: Cache) -> None:
         self._database = database
         self._cache = cache
+        self._rows = Rows(database, cache, "snapshot")
 
     def get(self, tenant: str, name: str) -> Snapshot:
         """Raises NotFound, which is never cached: a name may be taken at any moment."""
@@ -68,6 +66,22 @@ class Snapshots:
         if kept is not None and self._is_current(kept):
             return kept
         return self._read(tenant, name)
+
+    def of(self, repository_ids: Sequence[int]) -> Mapping[int, Snapshot]:
+        """Of repositories that are known by their ids, those that are still there; what is not in memory is read by one statement."""
+        found: dict[int, Snapshot] = {}
+        for repository_id in repository_ids:
+            kept: Snapshot | None = self._cache.snapshots.get(keys.for_snapshot_of(repository_id))
+            if kept is not None and self._is_current(kept):
+                found[repository_id] = kept
+        missing = [each for each in repository_ids if each not in found]
+        if missing:
+            with self._database.read() as connection:
+                read = read_snapshots(connection, missing)
+            for snapshot in read.values():
+                self._keep(keys.for_snapshot_of(snapshot.id), snapshot)
+            found.update(read)
+        return found
 
     def keeps(self, tenant: str, name: str) -> bool:
         """Whether the next read would take the snapshot from memory; changes nothing, and is counted nowhere."""
@@ -87,13 +101,16 @@ class Snapshots:
 
     def _read(self, tenant: str, name: str) -> Snapshot:
         snapshot = self._from_row(tenant, name) or self._from_repository(tenant, name)
+        self._keep(keys.for_snapshot(tenant, name), snapshot)
+        return snapshot
+
+    def _keep(self, key: Any, snapshot: Snapshot) -> None:
         former = self._cache.view.raise_repository(snapshot.id, snapshot.epochs)
         if former is not None:
             self._cache.drop_repository(snapshot.id)
         if self._is_keepable(snapshot):
             self._cache.was_read_again(snapshot.id)
-            self._cache.snapshots.put(keys.for_snapshot(tenant, name), snapshot, tags=(keys.tag_of_repository(snapshot.id),))
-        return snapshot
+            self._cache.snapshots.put(key, snapshot, tags=(keys.tag_of_repository(snapshot.id),))
 
     def _is_keepable(self, snapshot: Snapshot) -> bool:
         view = self._cache.view.repository(snapshot.id)
@@ -102,24 +119,9 @@ class Snapshots:
         )
 
     def _from_row(self, tenant: str, name: str) -> Snapshot | None:
-        """C4: a cache row counts only when its epochs equal the repository's, read in the same statement."""
-        statement = text(
-            f"select {EPOCHS}, c.value from arkvory_cache_rows c join arkvory_repositories r on r.id = c.repository_id "
-            "where c.region = 'snapshot' and c.key = :key and c.expires_at > now() and r.tenant = :tenant and r.name = :name "
-            "and r.deleted_at is null and c.metadata_epoch = r.metadata_epoch "
-            "and c.authorization_epoch = r.authorization_epoch and c.members_epoch = r.members_epoch"
-        )
-        try:
-            with self._database.request.connect() as connection, statements_within(connection, CACHE_ROW_WAIT_MS):
-                row = connection.execute(
-                    statement, {"key": keys.row_for_snapshot(tenant, name), "tenant": tenant, "name": name}
-                ).first()
-        except DBAPIError as error:
-            self._count_row_error(error)
-            return None
-        if row is None:
-            return None
-        return _revived(row.value, Epochs._make(row[:4]))
+        condition, values = "r.tenant = :tenant and r.name = :name", {"tenant": tenant, "name": name}
+        found = self._rows.read(keys.row_for_snapshot(tenant, name), condition, values)
+        return None if found is None else _revived(*found)
 
     def _from_repository(self, tenant: str, name: str) -> Snapshot:
         with self._database.read() as connection:
@@ -128,35 +130,9 @@ class Snapshots:
         return snapshot
 
     def _write_row(self, snapshot: Snapshot) -> None:
-        """In a transaction of its own; whatever it writes is harmless, since it is only used while its epochs are true."""
         facts = asdict(snapshot)
         facts.pop("epochs")
-        statement = text(
-            "insert into arkvory_cache_rows (region, key, value, repository_id, metadata_epoch, authorization_epoch, members_epoch, "
-            "expires_at) values ('snapshot', :key, :value, :id, :m, :a, :g, now() + make_interval(secs => :lifetime)) "
-            "on conflict (region, key) do update set value = excluded.value, repository_id = excluded.repository_id, "
-            "metadata_epoch = excluded.metadata_epoch, authorization_epoch = excluded.authorization_epoch, "
-            "members_epoch = excluded.members_epoch, expires_at = excluded.expires_at"
-        )
-        values = {
-            "key": keys.row_for_snapshot(snapshot.tenant, snapshot.name),
-            "value": json.dumps(facts),
-            "id": snapshot.id,
-            "m": snapshot.epochs.metadata,
-            "a": snapshot.epochs.authorization,
-            "g": snapshot.epochs.members,
-            "lifetime": ROW_LIFETIME_SECONDS,
-        }
-        try:
-            with self._database.write() as connection, statements_within(connection, CACHE_ROW_WAIT_MS):
-                connection.execute(statement, values)
-        except (DBAPIError, ArkvoryError) as error:
-            self._count_row_error(error)
-
-    def _count_row_error(self, error: Exception) -> None:
-        """C6: snapshots then live in memory alone, everything else works."""
-        self._cache.row_errors += 1
-        log.warning("cache rows cannot be used: %s", error)
+        self._rows.write(keys.row_for_snapshot(snapshot.tenant, snapshot.name), json.dumps(facts), snapshot.id, snapshot.epochs)
 
 
 def unknown_repository(name: str) -> NotFound:
@@ -173,6 +149,15 @@ def read_snapshot(connection: Connection, tenant: str, name: str) -> Snapshot:
     if row is None:
         raise unknown_repository(name)
     return snapshot_of(row)
+
+
+def read_snapshots(connection: Connection, repository_ids: Sequence[int]) -> Mapping[int, Snapshot]:
+    """Those of these repositories that are there."""
+    rows = connection.execute(
+        text(f"select {FACTS}, {EPOCHS} from arkvory_repositories r where r.id = any(:ids) and r.deleted_at is null"),
+        {"ids": list(repository_ids)},
+    )
+    return {row.id: snapshot_of(row) for row in rows}
 
 
 def _revived(value: str, epochs: Epochs) -> Snapshot | None:

@@ -78,11 +78,12 @@ class Cache:
         # In cluster mode a message may be on its way: what seems absent is looked for (C10).
         self.believes_absences = True
         self.snapshots: Region[Any] = Region("snapshot", capacity=10_000, lifetime=600)
+        self.members: Region[Any] = Region("members", capacity=10_000, lifetime=600)
         self.identities: Region[Any] = Region("identity", capacity=100_000, lifetime=30)
         self.passwords: Region[bool] = Region("password", capacity=10_000, lifetime=600)
         self.grants: Region[Any] = Region("authorization", capacity=100_000, lifetime=30)
         self.gates: Region[Any] = Region("gate", capacity=100_000, lifetime=60)
-        self.absences: Region[bool] = Region("gate_absent", capacity=100_000, lifetime=MISSING_LIFETIME)
+        self.absences: Region[Any] = Region("gate_absent", capacity=100_000, lifetime=MISSING_LIFETIME)
         self.documents: Region[Any] = Region("derived_document", capacity=50_000, lifetime=3600, capacity_bytes=64 * 1024 * 1024)
         # Of each path those of its spellings that an upstream does not have, with the (monotonic) time until which that counts.
         self.misses: Region[dict[str, float]] = Region("proxy_miss", capacity=100_000, lifetime=math.inf)
@@ -91,8 +92,8 @@ class Cache:
     @property
     def regions(self) -> tuple[Region[Any], ...]:
         return (
-            self.snapshots, self.identities, self.passwords, self.grants, self.gates, self.absences, self.documents, self.misses,
-            self.installation,
+            self.snapshots, self.members, self.identities, self.passwords, self.grants, self.gates, self.absences, self.documents,
+            self.misses, self.installation,
         )  # fmt: skip
 
     def may_keep(self, repository_id: int) -> bool:
@@ -129,12 +130,16 @@ class Cache:
 
     def observe(self, seen: Seen) -> None:
         """Raise the view to what a query read; a rise that no commit here caused counts as a message without paths (C3)."""
-        former = self.view.raise_repository(seen.repository_id, seen.epochs)
-        if former is not None:
-            self.drop_repository(seen.repository_id)
+        self.observe_repository(seen.repository_id, seen.epochs)
+        if seen.entered is not None:
+            self.observe_repository(*seen.entered)
         if seen.user_id is not None:
             self.observe_user(seen.user_id, seen.user_revision)
         self.observe_installation(seen.installation)
+
+    def observe_repository(self, repository_id: int, epochs: Epochs) -> None:
+        if self.view.raise_repository(repository_id, epochs) is not None:
+            self.drop_repository(repository_id)
 
     def observe_user(self, user_id: int, revision: int) -> None:
         if self.view.raise_user(user_id, revision):
@@ -175,20 +180,24 @@ class Cache:
         if outcome.installation is not None:
             self.view.raise_installation(outcome.installation)
         for change in outcome.repositories:
-            self._drop_misses(change)
-            if change.touches_snapshot:
-                self._drop_snapshots(change.repository_id, change.names)
-            else:
-                self._drop_strangers(change.repository_id, change.names)
-            if change.touches_documents:
-                # Under numbers that nobody asks for any more: they would only fill their 64 MB. Gates are small, many, and soon over.
-                self._guarded(change.repository_id, lambda rid=change.repository_id: self.documents.drop_tag(keys.tag_of_repository(rid)))
-            if change.touches_grants:
-                self._guarded(change.repository_id, lambda rid=change.repository_id: self.grants.drop_tag(keys.tag_of_repository(rid)))
+            self._drop_changed(change)
         for user_id in outcome.users:
             self.drop_user(user_id)
         if outcome.installation is not None:
             self._guarded(None, self.grants.clear)
+
+    def _drop_changed(self, change: RepositoryChange) -> None:
+        self._drop_misses(change)
+        if change.touches_snapshot:
+            self._drop_snapshots(change.repository_id, change.names)
+        else:
+            self._drop_strangers(change.repository_id, change.names)
+        # Under numbers that nobody asks for any more: documents would only fill their 64 MB. Gates are small, many, and soon over.
+        going = {self.members: change.touches_members, self.documents: change.touches_documents, self.grants: change.touches_grants}
+        tag = keys.tag_of_repository(change.repository_id)
+        for region, touched in going.items():
+            if touched:
+                self._guarded(change.repository_id, lambda r=region: r.drop_tag(tag))
 
     def doubt(self, outcome: Outcome) -> None:
         """The answer to COMMIT was lost: nothing about what it touched is kept until the outcome is known."""
@@ -223,6 +232,7 @@ class Cache:
     # -- deletion
 
     def _drop_snapshots(self, repository_id: int, names: tuple[tuple[str, str], ...]) -> None:
+        self._guarded(repository_id, lambda: self.snapshots.drop(keys.for_snapshot_of(repository_id)))
         for tenant, name in names:
             self._guarded(repository_id, lambda t=tenant, n=name: self.snapshots.drop(keys.for_snapshot(t, n)))
 
@@ -246,7 +256,7 @@ class Cache:
 
     def drop_repository(self, repository_id: int) -> None:
         tag = keys.tag_of_repository(repository_id)
-        for region in (self.snapshots, self.grants, self.gates, self.absences, self.documents, self.misses):
+        for region in (self.snapshots, self.members, self.grants, self.gates, self.absences, self.documents, self.misses):
             self._guarded(repository_id, lambda r=region: r.drop_tag(tag))
 
     def drop_user(self, user_id: int) -> None:

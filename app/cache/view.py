@@ -27,13 +27,17 @@ NO_EPOCHS = Epochs(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one query read beside its values: the epochs of the repository, the user's revision (0: nobody), the installation's epoch."""
+    """What one query read beside its values: the epochs of the repository, the user's revision (0: nobody), the installation's epoch.
+
+    `entered` is the group by which the repository was reached, with its epochs.
+    """
 
     repository_id: int
     epochs: Epochs
     user_id: int | None
     user_revision: int
     installation: int
+    entered: tuple[int, Epochs] | None = None
 
 
 class View:

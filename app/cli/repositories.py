@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import click
 
 from app.cli.connection import Server
+from app.cli.groups import GroupOptions, group_options, tell_warnings
 from app.cli.options import Verbs, ask, confirmed, limit, permission_arguments, permission_option
 from app.cli.output import field, on_server, prints, say, show, show_list, size
 from app.cli.upstreams import UpstreamOptions, upstream_options
@@ -21,8 +22,8 @@ VERSION_POLICY = click.Choice(["release", "snapshot", "mixed"])
 
 _REPOSITORIES = (field("name"), field("format"), field("kind"), field("status"), field("public"), field("url"))
 _REPOSITORY = (
-    *_REPOSITORIES, field("quota_bytes"), field("settings"), field("host"), field("upstream_url"), field("upstream"), field("creator"),
-    field("created_at"), field("updated_at"),
+    *_REPOSITORIES, field("quota_bytes"), field("settings"), field("host"), field("upstream_url"), field("upstream"), field("members"),
+    field("creator"), field("created_at"), field("updated_at"),
 )  # fmt: skip
 _RULES = (field("id"), field("subject"), field("permissions"), field("path_prefix"))
 _DEPLOY_TOKENS = (
@@ -66,6 +67,7 @@ def repo() -> None:
 @repo.command("create")
 @click.argument("name")
 @click.option("--format", "format_", required=True, type=FORMAT, help="What it holds.")
+@click.option("--group", "is_group", is_flag=True, help="A group, also without members yet.")
 @click.option("--public", is_flag=True, help="Let anyone read.")
 @click.option("--quota", type=Bytes(), help="Most bytes that it may hold, such as 20G.")
 @click.option("--write-policy", type=WRITE_POLICY, help="Instead of the format's own.")
@@ -73,12 +75,14 @@ def repo() -> None:
 @_immutable_tags
 @click.option("--host", help="A host name that means this OCI repository: images without a prefix.")
 @upstream_options
+@group_options
 @prints
 @on_server
 def create_repository(
     server: Server,
     name: str,
     format_: str,
+    is_group: bool,
     public: bool,
     quota: int | None,
     write_policy: str | None,
@@ -86,14 +90,17 @@ def create_repository(
     immutable_tags: tuple[str, ...],
     host: str | None,
     upstream: UpstreamOptions,
+    group: GroupOptions,
     as_json: bool,
 ) -> None:
-    """Create a repository: hosted, or with --upstream a proxy."""
+    """Create a repository: hosted, with --upstream a proxy, or with --member a group."""
     settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
-    body = {"name": name, "format": format_, "public": public, "quota_bytes": quota, "settings": settings | upstream.settings()}
-    body |= {"kind": "hosted" if upstream.upstream is None else "proxy"} | _given(host=host) | upstream.body()
+    settings |= upstream.settings() | group.settings()
+    body = {"name": name, "format": format_, "public": public, "quota_bytes": quota, "settings": settings}
+    body |= {"kind": _kind(upstream, group, is_group)} | _given(host=host) | upstream.body() | group.body()
     made = server.call("POST", "repositories", body=body)
     show(made, _REPOSITORY, as_json=as_json)
+    tell_warnings(made)
     if not as_json and urlsplit(made["url"]).hostname in {"127.0.0.1", "::1", "localhost"}:
         click.echo("The address is the one that this command used; the server's ARKVORY_PUBLIC_URL sets what is shown.", err=True)
 
@@ -131,6 +138,7 @@ def show_repository(server: Server, name: str, as_json: bool) -> None:
 @click.option("--host", help="A host name that means this OCI repository.")
 @click.option("--no-host", is_flag=True, help="Let no host name mean it.")
 @upstream_options
+@group_options
 @prints
 @on_server
 def update_repository(
@@ -148,6 +156,7 @@ def update_repository(
     host: str | None,
     no_host: bool,
     upstream: UpstreamOptions,
+    group: GroupOptions,
     as_json: bool,
 ) -> None:
     """Change a repository; binds on the next request."""
@@ -161,11 +170,19 @@ def update_repository(
     body |= {"host": None} if no_host else {}
     settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
     settings |= {"immutable_tags": None} if no_immutable_tags else {}
-    settings |= upstream.settings()
-    body |= upstream.body()
+    settings |= upstream.settings() | group.settings()
+    body |= upstream.body() | group.body()
     if settings:
         body["settings"] = settings
-    show(server.call("PATCH", "repositories", name, body=body), _REPOSITORY, as_json=as_json)
+    changed = server.call("PATCH", "repositories", name, body=body)
+    show(changed, _REPOSITORY, as_json=as_json)
+    tell_warnings(changed)
+
+
+def _kind(upstream: UpstreamOptions, group: GroupOptions, is_group: bool) -> str:
+    if is_group or group.member:
+        return "group"
+    return "hosted" if upstream.upstream is None else "proxy"
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -176,6 +176,18 @@ repositories = Table(
     Index("ix_arkvory_repositories_deleted", "id", postgresql_where=text("deleted_at is not null")),
 )
 
+# Of group repositories, in their order. `written`: the one that what is published through the group goes to.
+members = Table(
+    "arkvory_members",
+    metadata,
+    Column("group_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("member_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE"), nullable=False),
+    Column("written", Boolean, nullable=False, server_default=text("false")),
+    UniqueConstraint("group_id", "member_id"),
+    Index(None, "member_id"),
+)
+
 access_rules = Table(
     "arkvory_access_rules",
     metadata,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -17,8 +18,8 @@ from app.http.negotiation import prefers_json
 from app.http.paths import encode_path
 from app.http.reads import Asked, Description, DocumentRead
 from app.http.responses import json_time
-from app.repository.folders import Entry, Page, list_folder
-from app.repository.reading import Document, Draft, Shelf
+from app.repository.folders import Entry, Page, Part, held_in_folder, list_folder, united
+from app.repository.reading import Document, Draft, Merged, Shelf
 from app.repository.withholding import Judge
 
 # Files come from anyone who may publish: a browser must neither guess their type nor run them as ours.
@@ -50,12 +51,16 @@ def _page(made: Document) -> Description:
 
 
 @dataclass(frozen=True)
-class FolderListing:
-    """A folder (empty, or ending in a slash) as `html` or `json`, from the entry behind `after` on."""
+class FolderListing(Merged):
+    """A folder (empty, or ending in a slash) as `html` or `json`, from the entry behind `after` on; of a group the union."""
 
     folder: str
     representation: str
     after: str = ""
+
+    @property
+    def package(self) -> str:
+        return ""
 
     @property
     def key(self) -> str:
@@ -78,10 +83,19 @@ class FolderListing:
 
     def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         judge = Judge(snapshot)
+        return self._draft(snapshot.name, list_folder(connection, snapshot.id, self.folder, self.after, judge), [judge])
+
+    def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Part:
+        judge = Judge(snapshot)
         page = list_folder(connection, snapshot.id, self.folder, self.after, judge)
-        name = snapshot.name
+        return Part(page, held_in_folder(connection, snapshot.id, self.folder), judge)
+
+    def merge(self, repository: Snapshot, parts: Sequence[Part]) -> Draft:
+        return self._draft(repository.name, united(parts), [each.judge for each in parts])
+
+    def _draft(self, name: str, page: Page, judges: Sequence[Judge]) -> Draft:
         write = (lambda: self._json(page)) if self.representation == "json" else (lambda: self._html(name, page))
-        return Draft(write, len(page.entries) >= LONG_LIST, judges=(judge,))
+        return Draft(write, len(page.entries) >= LONG_LIST, judges=judges)
 
     def _json(self, page: Page) -> bytes:
         entries = [_json_entry(each) for each in page.entries]

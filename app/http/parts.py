@@ -16,6 +16,7 @@ from app.access.throttle import Throttle
 from app.cache.changes import Transactions
 from app.cache.installation import Installation
 from app.cache.listening import Listening
+from app.cache.members import Memberships
 from app.cache.snapshots import Snapshots
 from app.cache.store import Cache
 from app.cluster import master
@@ -29,6 +30,7 @@ from app.repository.blobs import Blobs
 from app.repository.cleanup import Cleanup
 from app.repository.deleting import Editor
 from app.repository.fetching import Deposits, Fetches
+from app.repository.group import Group
 from app.repository.listing import Listing
 from app.repository.promoting import Promoter
 from app.repository.proxy import Proxy
@@ -111,11 +113,13 @@ def build_parts(settings: Settings) -> Parts:
     uses = Uses(settings, transactions)
     publisher = Publisher(database, transactions, access, places, admission, store, blobs, sessions)
     leases = Leases(database, label) if settings.cluster else None
-    reader = Reader(database, cache, snapshots, access, store, uses)
+    memberships = Memberships(database, cache)
+    reader = Reader(database, cache, snapshots, memberships, access, store, uses)
     editor = Editor(database, transactions, access, blobs)
     deposits = Deposits(database, transactions, access, places, admission, store, blobs, sessions)
     fetches = Fetches(database, cache, Secrets(settings), deposits, editor, leases)
     proxy = reader.sources["proxy"] = Proxy(reader, fetches)
+    reader.sources["group"] = Group(reader, cache, snapshots, memberships, proxy)
     return Parts(
         settings=settings,
         database=database,

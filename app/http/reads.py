@@ -156,18 +156,25 @@ def load(house: Parts, format_name: str, repository: str, read: Read, who: Calle
 
 
 def headers_about(told: Told | None) -> tuple[tuple[str, str], ...]:
-    """What an answer's head says of how a proxy came by it; nothing for others."""
-    return () if told is None else (("X-Arkvory-Cache", told.how), ("Age", str(told.age)))
+    """What an answer's head says of how a proxy came by it, and of a group's members; nothing for others."""
+    if told is None:
+        return ()
+    found = [("X-Arkvory-Cache", told.how), ("Age", str(told.age))] if told.how else []
+    if told.member:
+        found.append(("X-Arkvory-Member", told.member))
+    if told.passed_over:
+        found.append(("X-Arkvory-Passed-Over", ", ".join(told.passed_over)))
+    return tuple(found)
 
 
 def respond(asked: Request, about: Description, blob: OpenBlob | Coming | None, told: Told | None = None) -> Response:
     """The answer with its conditions; owns `blob` from here on."""
-    answer = _response(asked, about, blob)
+    answer = _respond(asked, about, blob)
     answer.headers.extend(headers_about(told))
     return answer
 
 
-def _response(asked: Request, about: Description, blob: OpenBlob | Coming | None) -> Response:
+def _respond(asked: Request, about: Description, blob: OpenBlob | Coming | None) -> Response:
     if blob is not None and not isinstance(blob, OpenBlob):
         return coming_response(asked, blob, content_type=about.content_type, headers=about.headers)
     if blob is None:

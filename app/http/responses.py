@@ -12,7 +12,7 @@ from werkzeug.http import http_date, parse_etags, quote_etag, unquote_etag
 
 from app.http.files import FileBody
 
-_KEPT_IN_304 = frozenset({"age", "cache-control", "content-location", "date", "etag", "expires", "vary", "x-arkvory-cache", "x-request-id"})
+_KEPT_IN_304 = frozenset({"cache-control", "content-location", "date", "etag", "expires", "vary", "x-request-id"})
 # These want to know what is there before anything is sent.
 PRECONDITIONS = frozenset({"HTTP_IF_MATCH", "HTTP_IF_UNMODIFIED_SINCE"})
 # Without any of these the answer is the whole.

@@ -9,16 +9,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from app.access.decision import DELETE, WRITE, Access, find_repository
+from app.access.decision import DELETE, WRITE, Access
 from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
 from app.errors import Conflict, NotAllowedHere, NotFound, StillNeeded
 from app.repository.blobs import Blobs
+from app.repository.destination import Target, destination
 from app.repository.formats import FORMATS, write_policy
-from app.repository.publishing import Conditions, Target, delete_rows
-from app.repository.reading import check_online
+from app.repository.publishing import Conditions, delete_rows
 from app.repository.references import followers, is_part, let_go
 from app.repository.writable import require_writable, settings_for_writing
 
@@ -47,7 +47,7 @@ class Editor:
 
         With `state` only while their package is as the client knows it; else Conflict.
         """
-        snapshot = self._find(target)
+        snapshot = self._find(target, DELETE, paths)
         with self._transactions.begin(snapshot.id) as transaction:
             connection = transaction.connection
             now = self._check(connection, target, snapshot, DELETE, paths)
@@ -63,9 +63,9 @@ class Editor:
             self._take_away(transaction, now, rows)
         return len(rows)
 
-    def require_hosted(self, target: Target) -> None:
-        """Raises NotAllowedHere where nobody changes what is there."""
-        _require_hosted(self._find(target))
+    def hosted(self, target: Target) -> Snapshot:
+        """Where that lies which is changed here. Raises NotAllowedHere where nothing is changed; no right is asked."""
+        return self._find(target, DELETE, [])
 
     def drop_copy(self, snapshot: Snapshot, path: str, upload_id: Any) -> None:
         """A proxy's upstream has no such file any more: the copy that this upload brought goes. Another one stays."""
@@ -86,7 +86,7 @@ class Editor:
 
     def amend(self, target: Target, paths: Sequence[str], changes: Mapping[str, Any]) -> None:
         """Merge `changes` into the metadata of these artifacts (null removes a key). Raises NotFound when one is not there."""
-        snapshot = self._find(target)
+        snapshot = self._find(target, WRITE, paths)
         with self._transactions.begin(snapshot.id) as transaction:
             connection = transaction.connection
             now = self._check(connection, target, snapshot, WRITE, paths)
@@ -112,7 +112,7 @@ class Editor:
         The package's documents move with it. Raises NotFound, Conflict when the package is not as the client knows it, and what `change`
         raises, which takes it back.
         """
-        snapshot = self._find(target)
+        snapshot = self._find(target, WRITE, [path])
         with self._transactions.begin(snapshot.id) as transaction:
             connection = transaction.connection
             now = self._check(connection, target, snapshot, WRITE, [path])
@@ -122,32 +122,19 @@ class Editor:
             connection.execute(_MOVE_PACKAGE, {"revision": epochs.content, "gone": 0, "id": package.id})
             change(connection, package.id)
 
-    def _find(self, target: Target) -> Snapshot:
+    def _find(self, target: Target, permission: str, paths: Sequence[str]) -> Snapshot:
         with self._database.read() as connection:
-            return _read(connection, target)
+            return destination(connection, self._access, target, permission, paths)
 
     def _check(self, connection: Connection, target: Target, snapshot: Snapshot, permission: str, paths: Sequence[str]) -> Snapshot:
         """C10: all of it from the database, under the repository's lock."""
-        now = _read(connection, target)
+        now = destination(connection, self._access, target, permission, paths)
         if now.id != snapshot.id:
             raise NotFound(f"repository {snapshot.name!r} was deleted meanwhile")
-        check_online(now)
-        for path in paths:
-            self._access.require_now(connection, target.caller, now, permission, path)
         settings = settings_for_writing(connection, now.id)
-        _require_hosted(now)
         if write_policy(now.format, settings) == "read_only":
             raise NotAllowedHere(f"repository {now.name!r} is read only")
         return now
-
-
-def _require_hosted(now: Snapshot) -> None:
-    if now.kind != "hosted":
-        raise NotAllowedHere(f"repository {now.name!r} is a {now.kind}: what is in it is changed where it comes from")
-
-
-def _read(connection: Connection, target: Target) -> Snapshot:
-    return find_repository(connection, target.caller, target.repository, target.tenant, target.format)
 
 
 def _with_companions(format_name: str, paths: Sequence[str]) -> list[str]:

@@ -47,6 +47,12 @@ _QUERY = text(
 )
 
 
+_HELD = text(
+    "select h.path from arkvory_holds h join arkvory_artifacts a on a.repository_id = h.repository_id and a.path = h.path and a.withheld "
+    "where h.repository_id = :id and h.path > :folder and h.path < :end and strpos(substr(h.path, length(:folder) + 1), '/') = 0"
+)
+
+
 def list_folder(connection: Connection, repository_id: int, folder: str, after: str = "", judge: Judge | None = None) -> Page:
     """The entries of `folder` (empty, or ending in a slash) behind the name `after`, but for what `judge` leaves out."""
     judge = None if judge is None or judge.is_idle else judge
@@ -61,6 +67,35 @@ def list_folder(connection: Connection, repository_id: int, folder: str, after: 
         if not rows:
             break
     return Page(entries[:PAGE], entries[PAGE - 1].name if len(entries) > PAGE else None)
+
+
+def held_in_folder(connection: Connection, repository_id: int, folder: str) -> frozenset[str]:
+    """Names of the files directly in the folder that are withheld."""
+    values = {"id": repository_id, "folder": folder, "end": _end_of(folder)}
+    return frozenset(row.path[len(folder) :] for row in connection.execute(_HELD, values))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a member of a group has in a folder, and the names of files there that it withholds."""
+
+    page: Page
+    held: frozenset[str]
+    judge: Judge
+
+
+def united(parts: Sequence[Part]) -> Page:
+    """The page of a group; the first member that has a name shows it, or withholds it."""
+    found: dict[str, Entry] = {}
+    held: set[str] = set()
+    for part in parts:
+        found |= {entry.name: entry for entry in part.page.entries if entry.name not in found and entry.name not in held}
+        held |= part.held
+    # Behind the end of a page that goes on, it is not known what that member has.
+    ends = [part.page.next for part in parts if part.page.next is not None]
+    names = sorted(name for name in found if not ends or name <= min(ends))
+    end = names[PAGE - 1] if len(names) > PAGE else min(ends, default=None)
+    return Page([found[name] for name in names[:PAGE]], end)
 
 
 def _collect(rows: Sequence[Row[Any]], folder: str, entries: list[Entry], position: str, judge: Judge | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from app.repository.names import INTERNAL
 
 WRITE_POLICIES = ("once", "replace", "read_only")
 VERSION_POLICIES = ("release", "snapshot", "mixed")
+# Of groups: whether a name that a hosted member holds may come from a proxy too.
+NAME_POLICIES = SHIELD, MERGE = ("shield", "merge")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Format:
     indexes: bool = False
     # A host name may mean one of its repositories.
     hosts: bool = False
+    # The name of the package that a path belongs to, empty for what belongs to none; null: it knows no packages.
+    package_of: Callable[[str], str] | None = None
+    # Groups shield the names of their hosted members.
+    shields: bool = False
 
     def address(self, repository: str) -> str:
         """The path below the server's address that clients are pointed at."""
@@ -56,6 +62,23 @@ class Format:
     def file_address(self, repository: str) -> str:
         """The path below the server's address that the path of an artifact follows."""
         return f"/{self.prefix or self.name}/{repository}/{self.files}"
+
+
+def _maven_package(path: str) -> str:
+    *groups, artifact, _, _ = path.split("/") if path.count("/") > 2 else ["", "", ""]
+    return f"{'.'.join(groups)}:{artifact}" if groups else ""
+
+
+def _pypi_package(path: str) -> str:
+    return path.partition("/")[0]
+
+
+def _npm_package(path: str) -> str:
+    return path.partition("/-/")[0].rstrip("/")
+
+
+def _oci_package(path: str) -> str:
+    return path.rsplit("/", 2)[0]
 
 
 FORMATS: Mapping[str, Format] = {
@@ -69,6 +92,7 @@ FORMATS: Mapping[str, Format] = {
             snapshots=re.compile(r".*SNAPSHOT/[^/]*", re.IGNORECASE | re.ASCII),
             made=re.compile(r"(?:.+/maven-metadata\.xml|archetype-catalog\.xml|.+\.(?:md5|sha1|sha-?256|sha-?512))", re.IGNORECASE),
             repeatable=True,
+            package_of=_maven_package,
         ),
         Format(
             "oci",
@@ -79,8 +103,17 @@ FORMATS: Mapping[str, Format] = {
             tags=re.compile(r".*/manifests/([^/:]+)"),
             references=True,
             hosts=True,
+            package_of=_oci_package,
         ),
-        Format("npm", write_policy="once", companions=(".sigstore",), rows="arkvory_npm_versions", indexes=True),
+        Format(
+            "npm",
+            write_policy="once",
+            companions=(".sigstore",),
+            rows="arkvory_npm_versions",
+            indexes=True,
+            package_of=_npm_package,
+            shields=True,
+        ),
         Format(
             "pypi",
             write_policy="once",
@@ -88,6 +121,8 @@ FORMATS: Mapping[str, Format] = {
             companions=(".metadata", ".asc", ".provenance"),
             files="files/",
             indexes=True,
+            package_of=_pypi_package,
+            shields=True,
         ),
     )
 }
@@ -102,6 +137,12 @@ def is_made(format_name: str, path: str) -> bool:
 def is_internal(format_name: str, path: str) -> bool:
     """Whether a proxy keeps an index of its upstream there: nobody reads, lists or holds it as a file."""
     return FORMATS[format_name].indexes and path.startswith(INTERNAL)
+
+
+def package_of(format_name: str, path: str) -> str:
+    """The name of the package that a path belongs to; empty where there is none."""
+    name_of = FORMATS[format_name].package_of
+    return "" if name_of is None else name_of(path)
 
 
 def main_path(format_name: str, path: str) -> str:

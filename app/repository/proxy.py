@@ -17,7 +17,7 @@ from app.cache.snapshots import Snapshot
 from app.errors import ArkvoryError, Blocked, NotFound, Unavailable
 from app.repository.dialects import Order
 from app.repository.fetching import Fetches, Head, NotStorable, Outcome
-from app.repository.reading import Answered, Ask, Coming, DocumentSource, Found, Gate, Judged, Reader, Told, check_age
+from app.repository.reading import Answered, Ask, Coming, DocumentSource, Found, Gate, Judged, Reader, Shelf, Told, check_age
 from app.repository.withholding import require_path
 from app.storage import OpenBlob
 
@@ -73,22 +73,28 @@ class Proxy:
         require_path(judged.snapshot, ask.path)
         if not made_of:
             return Answered(self._reader.stored_document(judged, ask, source, known_etags), None)
-        index = replace(ask, path=made_of, spelling="", of=ask.path)
-        if not judged.snapshot.caching_allowed:
-            return self._passing_document(judged, ask, source, index)
-        try:
-            found = self._stored(judged, index)
-        except NotStorable:
-            return self._passing_document(judged, ask, source, index)
-        if found.told is not None and found.told.how == "hit":
-            return Answered(self._reader.stored_document(judged, ask, source, known_etags), found.told)
-        return Answered(self._reader.document_again(ask, source, known_etags), found.told)
+        with contextlib.ExitStack() as held:
+            told, shelf = self._bring(judged, replace(ask, path=made_of, spelling="", of=ask.path), held)
+            if shelf is not None:
+                return Answered(self._reader.passing_document(ask, source, shelf), told)
+        if told is not None and told.how == "hit":
+            return Answered(self._reader.stored_document(judged, ask, source, known_etags), told)
+        return Answered(self._reader.document_again(ask, source, known_etags), told)
 
-    def _passing_document(self, judged: Judged, ask: Ask, source: DocumentSource, index: Ask) -> Answered:
-        absent = NotFound(f"there is no {ask.path!r} in repository {ask.repository!r}")
-        blob = self._fetches.taken(_order(judged, index), absent)
-        with contextlib.closing(blob):
-            return Answered(self._reader.passing_document(ask, source, _Passed(index.path, blob)), Told("miss", 0))
+    def bring(self, judged: Judged, index: Ask, held: contextlib.ExitStack) -> Shelf | None:
+        """Fetch or compare the upstream's document at a path where it is due. What is not to be stored is on the shelf, until `held` ends.
+
+        Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either.
+        """
+        return self._bring(judged, index, held)[1]
+
+    def _bring(self, judged: Judged, index: Ask, held: contextlib.ExitStack) -> tuple[Told | None, Shelf | None]:
+        if judged.snapshot.caching_allowed:
+            with contextlib.suppress(NotStorable):
+                return self._stored(judged, index).told, None
+        absent = NotFound(f"there is no {index.path!r} in repository {index.repository!r}")
+        blob = held.enter_context(contextlib.closing(self._fetches.taken(_order(judged, index), absent)))
+        return Told("miss", 0), _Passed(index.path, blob)
 
     def _fetch(self, judged: Judged, ask: Ask, absent: NotFound, *, whole: bool) -> Found:
         order = _order(judged, ask)

@@ -25,7 +25,7 @@ from typing import Any
 import gevent
 from sqlalchemy import Connection, Row, text
 
-from app.access.decision import WRITE, Access, find_repository
+from app.access.decision import WRITE, Access
 from app.access.identity import Caller
 from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot
@@ -42,10 +42,11 @@ from app.errors import (
     PreconditionFailed,
 )
 from app.repository.blobs import Blobs, Linked
+from app.repository.destination import Target as Target
+from app.repository.destination import destination
 from app.repository.formats import FORMATS, check_version_policy, is_written_once, write_policy
 from app.repository.names import check_path, is_content_type
 from app.repository.quarantine import apply_rules, held_paths, spread_holds
-from app.repository.reading import check_online
 from app.repository.references import Reference, resolved
 from app.repository.references import write as write_references
 from app.repository.writable import settings_for_writing
@@ -71,16 +72,6 @@ class Conditions:
             raise PreconditionFailed(f"{path!r} exists already (If-None-Match)")
         if self.if_match is not None and not self.if_match & present:
             raise PreconditionFailed(f"{path!r} is not what it was (If-Match)")
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where something is to be published and by whom."""
-
-    format: str
-    repository: str
-    caller: Caller
-    tenant: str = "default"
 
 
 @dataclass(frozen=True)
@@ -351,13 +342,8 @@ class Publisher:
 
     def _check_right(self, connection: Connection, target: Target, paths: Iterable[str | None]) -> tuple[Snapshot, Mapping[str, Any]]:
         """C10: from the database, in the order of reads. Raises the errors of `begin`."""
-        snapshot = find_repository(connection, target.caller, target.repository, target.tenant, target.format)
-        check_online(snapshot)
-        for path in paths:
-            self._access.require_now(connection, target.caller, snapshot, WRITE, path)
+        snapshot = destination(connection, self._access, target, WRITE, paths)
         settings = settings_for_writing(connection, snapshot.id)
-        if snapshot.kind != "hosted":
-            raise NotAllowedHere(f"repository {snapshot.name!r} is a {snapshot.kind}; publish to a hosted one")
         if write_policy(snapshot.format, settings) == "read_only":
             raise NotAllowedHere(f"repository {snapshot.name!r} is read only")
         return snapshot, settings

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import IntegrityError
@@ -22,8 +22,9 @@ from app.cache.view import Epochs
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
-from app.errors import AlreadyExists, Invalid, NotFound
-from app.repository.formats import FORMATS, VERSION_POLICIES, WRITE_POLICIES
+from app.errors import AlreadyExists, Invalid, NotFound, Unavailable
+from app.repository.formats import FORMATS, NAME_POLICIES, VERSION_POLICIES, WRITE_POLICIES
+from app.repository.members import Members, Roll, groups_of, leave_groups, warnings
 from app.repository.names import check_repository_name
 from app.repository.writable import require_writable
 from app.upstream import upstream as upstreams
@@ -39,6 +40,7 @@ STATUSES = ("online", "offline", "maintenance")
 MOST_QUOTA = 2**63 - 1
 MOST_PATTERNS, LONGEST_PATTERN = 100, 200
 LONGEST_HOST = 253
+TRIES = 5
 _HOST = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 
 
@@ -58,16 +60,18 @@ class NewRepository:
     # A proxy's: where it fetches from, and how (`upstream/upstream.py`).
     upstream_url: str | None = None
     upstream: Mapping[str, Any] | None = None
+    # A group's: names of the repositories whose artifacts it has, in the order in which they are asked.
+    members: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryChange:
-    """What to change; absent keys stay as they are. `settings` and `upstream` are merged in, null removes one."""
+    """What to change; absent keys stay as they are. `settings` and `upstream` are merged in, null removes one; `members` replace them."""
 
     values: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        assert set(self.values) <= {"name", "status", "public", "quota_bytes", "settings", "host", "upstream_url", "upstream"}
+        assert set(self.values) <= {"name", "status", "public", "quota_bytes", "settings", "host", "upstream_url", "upstream", "members"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,15 @@ class Repository:
     upstream_url: str | None
     # Without anything secret.
     upstream: Mapping[str, Any] | None
+    # Null for those that are no groups.
+    members: Sequence[str] | None
     epochs: Epochs
+    # What whoever made or changed it should know.
+    warnings: Sequence[str] = ()
+
+    @property
+    def roll(self) -> Roll:
+        return Roll(tuple(self.members or ()), self.settings.get("write_member"))
 
     @property
     def address(self) -> str:
@@ -96,6 +108,17 @@ class Repository:
 
 
 _Values = dict[str, Any]
+
+
+T = TypeVar("T")
+
+
+class _MoreLocks(Exception):
+    """Other repositories have to be locked too."""
+
+    def __init__(self, repository_ids: set[int]) -> None:
+        super().__init__()
+        self.repository_ids = repository_ids
 
 
 class Registry:
@@ -108,27 +131,51 @@ class Registry:
         self._access = access
         self._authority = Authority(access.identities)
         self._secrets = Secrets(settings)
+        self._members = Members(access)
 
     def create(self, caller: Caller, new: NewRepository) -> Repository:
         """Raises Invalid with the field, AlreadyExists, Forbidden or Unauthenticated."""
         _check(new)
         described = upstreams.merged({}, new.upstream or {})
-        with self._transactions.begin() as transaction:
-            connection = transaction.connection
-            creator_id = self._creator(connection, caller)
-            transaction.order.reach(Step.REPOSITORY_ROW)
-            settings = dict(new.settings or {})
-            values = asdict(new) | {"settings": json.dumps(settings), "caching": _caches(settings), "creator": creator_id}
-            values["upstream_url"] = None if new.upstream_url is None else upstreams.check_url(new.upstream_url)
-            made = connection.execute(_INSERT, values).scalar()
-            if made is None:
-                raise AlreadyExists(_taken(connection, new.name, new.host))
-            if new.kind == "proxy":
-                upstreams.write(connection, self._secrets, made, described)
-            if new.host is not None:
-                transaction.advance_installation()
-            transaction.take_name(made)
-            return _read(connection, new.name)
+        return self._under_locks(set(), lambda transaction, locked: self._create(transaction, locked, caller, new, described))
+
+    def _create(
+        self, transaction: Transaction, locked: set[int], caller: Caller, new: NewRepository, described: dict[str, Any]
+    ) -> Repository:
+        connection = transaction.connection
+        creator_id = self._creator(connection, caller)
+        roll = Roll(tuple(new.members or ()), (new.settings or {}).get("write_member"))
+        members = self._members.check(connection, caller, new.format, roll, Roll())
+        _require_locks(locked, {each.id for each in members.values()})
+        transaction.order.reach(Step.REPOSITORY_ROW)
+        settings = dict(new.settings or {})
+        values = asdict(new) | {"settings": _stored(settings), "caching": _caches(settings), "creator": creator_id}
+        values["upstream_url"] = None if new.upstream_url is None else upstreams.check_url(new.upstream_url)
+        made = connection.execute(_INSERT, values).scalar()
+        if made is None:
+            raise AlreadyExists(_taken(connection, new.name, new.host))
+        if new.kind == "proxy":
+            upstreams.write(connection, self._secrets, made, described)
+        if members:
+            self._members.write(transaction, made, roll, members)
+        if new.host is not None:
+            transaction.advance_installation()
+        transaction.take_name(made)
+        return replace(_read(connection, new.name), warnings=warnings(public=new.public, members=list(members.values())))
+
+    def _under_locks(self, repository_ids: set[int], change: Callable[[Transaction, set[int]], T]) -> T:
+        """A change that finds out under its locks which it needs; it begins anew with those. Raises Unavailable."""
+        locked = repository_ids
+        for _ in range(TRIES):
+            try:
+                with self._transactions.begin(*sorted(locked)) as transaction:
+                    done = change(transaction, locked)
+                if transaction.changed_nothing:
+                    self._transactions.catch_up()
+                return done
+            except _MoreLocks as more:
+                locked = locked | more.repository_ids
+        raise Unavailable("the members of this group, or its groups, keep changing; try again shortly", retry_after=2)
 
     def show(self, caller: Caller, name: str) -> Repository:
         """For everyone who may do anything in it. Raises NotFound or Unauthenticated."""
@@ -154,42 +201,52 @@ class Registry:
         """Binds on the next request. Raises Invalid with the field, AlreadyExists, NotFound, Forbidden or Unauthenticated."""
         with self._database.read() as connection:
             found = self._managed(connection, caller, name)
-        with self._transactions.begin(found.id) as transaction:
-            connection = transaction.connection
-            self._still_managed(connection, caller, name, found.id)
-            before = _read(connection, name)
-            after = _changed(before, change)
-            described = self._described(connection, found.id, before, change)
-            _advance(transaction, found.id, before, after, described=described is not None)
-            if after != _values(before):
-                _write(connection, found.id, after)
-            if described is not None:
-                upstreams.write(connection, self._secrets, found.id, described)
-            if _moves_host(before, after):
-                transaction.advance_installation()
-            shown = _read(connection, after["name"])
-        if transaction.changed_nothing:
-            self._transactions.catch_up()
-        return shown
+        return self._under_locks({found.id}, lambda transaction, locked: self._update(transaction, locked, caller, found, change))
+
+    def _update(self, transaction: Transaction, locked: set[int], caller: Caller, found: Snapshot, change: RepositoryChange) -> Repository:
+        connection, name = transaction.connection, found.name
+        self._still_managed(connection, caller, name, found.id)
+        before = _read(connection, name)
+        after = _changed(before, change)
+        roll = _roll(before, after)
+        members = self._members.check(connection, caller, before.format, roll, before.roll)
+        added = [each for each in members.values() if each.name not in before.roll.members]
+        _require_locks(locked, {each.id for each in added})
+        described = self._described(connection, found.id, before, change)
+        _advance(transaction, found.id, before, after, described=described is not None)
+        if after != _values(before):
+            _write(connection, found.id, after)
+        if roll != before.roll:
+            self._members.write(transaction, found.id, roll, members)
+        if described is not None:
+            upstreams.write(connection, self._secrets, found.id, described)
+        if _moves_host(before, after):
+            transaction.advance_installation()
+        opened = after["public"] and not before.public
+        told = warnings(public=after["public"], members=list(members.values()) if opened else added)
+        return replace(_read(connection, after["name"]), warnings=told)
 
     def delete(self, caller: Caller, name: str) -> None:
         """Gone at once, its name free; rows and bytes follow in batches. Raises NotFound, Forbidden, Unauthenticated or ReadOnly."""
         with self._database.read() as connection:
             found = self._managed(connection, caller, name)
-        with self._transactions.begin(found.id) as transaction:
-            self._still_managed(transaction.connection, caller, name, found.id)
-            require_writable(transaction.connection)
-            before = _read(transaction.connection, name)
-            transaction.advance(found.id, "authorization")
-            transaction.connection.execute(
-                text("update arkvory_repositories set deleted_at = now(), updated_at = now() where id = :id"), {"id": found.id}
-            )
-            if before.host is not None:
-                transaction.advance_installation()
+            groups = groups_of(connection, found.id)
+        self._under_locks({found.id, *groups}, lambda transaction, locked: self._delete(transaction, locked, caller, found))
 
-    def _described(
-        self, connection: Connection, repository_id: int, before: Repository, change: RepositoryChange
-    ) -> dict[str, Any] | None:
+    def _delete(self, transaction: Transaction, locked: set[int], caller: Caller, found: Snapshot) -> None:
+        connection = transaction.connection
+        self._still_managed(connection, caller, found.name, found.id)
+        require_writable(connection)
+        before, groups = _read(connection, found.name), groups_of(connection, found.id)
+        _require_locks(locked, groups)
+        for repository_id in sorted({found.id, *groups}):
+            transaction.advance(repository_id, "authorization" if repository_id == found.id else "members")
+        leave_groups(connection, found.id)
+        connection.execute(text("update arkvory_repositories set deleted_at = now(), updated_at = now() where id = :id"), {"id": found.id})
+        if before.host is not None:
+            transaction.advance_installation()
+
+    def _described(self, connection: Connection, repository_id: int, before: Repository, change: RepositoryChange) -> dict[str, Any] | None:
         """The upstream as it is to be; null when nothing about it changes."""
         wanted, url = change.values.get("upstream"), change.values.get("upstream_url")
         moved = url is not None and before.upstream_url is not None and upstreams.origin(url) != upstreams.origin(before.upstream_url)
@@ -223,14 +280,19 @@ def _check(new: NewRepository) -> None:
     if new.format not in FORMATS:
         raise Invalid(f"the format is one of {', '.join(FORMATS)}", field="format")
     if new.kind not in KINDS:
-        raise Invalid("the kind is hosted or proxy", field="kind")
-    if new.kind == "group":
-        raise Invalid("group repositories are not in this release; the kind is hosted or proxy", field="kind")
+        raise Invalid(f"the kind is one of {', '.join(KINDS)}", field="kind")
+    if new.members is not None and new.kind != "group":
+        raise Invalid(f"a {new.kind} repository has no members", field="members")
     if new.kind == "proxy" and new.format not in PROXIED:
         raise Invalid(f"proxies of the format {new.format} are not in this release; there are: {', '.join(PROXIED)}", field="kind")
     if new.upstream is not None and new.kind != "proxy":
         raise Invalid(f"a {new.kind} repository has no upstream", field="upstream")
     _check_values(_Kind(new.format, new.kind), asdict(new) | {"settings": new.settings or {}})
+
+
+def _require_locks(locked: set[int], needed: set[int]) -> None:
+    if needed - locked:
+        raise _MoreLocks(needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +333,9 @@ def _settings_of(of: _Kind) -> Mapping[str, Callable[[str, Any], None]]:
     if of.kind == "proxy":
         fetching = {"mutable_ttl": _check_seconds, "miss_ttl": _check_seconds, "caching": _check_flag}
         return fetching | {"minimum_age": _check_days, **dict.fromkeys(("minimum_age_exceptions", "allow", "block"), _check_patterns)}
+    if of.kind == "group":
+        named = {} if FORMATS[of.format].package_of is None else {"name_policy": _one_of(NAME_POLICIES), "merged_names": _check_patterns}
+        return {"write_member": _check_name, **named}
     known = {"write_policy": _one_of(WRITE_POLICIES)}
     if FORMATS[of.format].snapshots:
         known["version_policy"] = _one_of(VERSION_POLICIES)
@@ -320,6 +385,12 @@ def _check_patterns(name: str, patterns: Any) -> None:
         raise Invalid(told, field=f"settings.{name}")
 
 
+def _check_name(name: str, value: Any) -> None:
+    """Whether it is a member is looked up later."""
+    if not isinstance(value, str):
+        raise Invalid(f"{name} is the name of a member", field=f"settings.{name}")
+
+
 def _changed(before: Repository, change: RepositoryChange) -> _Values:
     """All values after the change. Raises Invalid."""
     wanted = {name: value for name, value in change.values.items() if name != "upstream"}
@@ -333,8 +404,23 @@ def _changed(before: Repository, change: RepositoryChange) -> _Values:
     return after
 
 
+_CHANGEABLE = ("name", "status", "public", "quota_bytes", "settings", "host", "upstream_url", "members")
+
+
 def _values(repository: Repository) -> _Values:
-    return {name: getattr(repository, name) for name in ("name", "status", "public", "quota_bytes", "settings", "host", "upstream_url")}
+    return {name: getattr(repository, name) for name in _CHANGEABLE}
+
+
+def _roll(before: Repository, after: _Values) -> Roll:
+    """Raises Invalid for members of what is no group."""
+    if before.kind != "group" and after["members"] is not None:
+        raise Invalid(f"a {before.kind} repository has no members", field="members")
+    return Roll(tuple(after["members"] or ()), after["settings"].get("write_member"))
+
+
+def _stored(settings: Mapping[str, Any]) -> str:
+    """As the repository's row keeps them: which member is written to stands with the members."""
+    return json.dumps({name: value for name, value in settings.items() if name != "write_member"})
 
 
 def _moves_host(before: Repository, after: _Values) -> bool:
@@ -348,6 +434,8 @@ def _advance(transaction: Transaction, repository_id: int, before: Repository, a
     classes = {"metadata"} if described or moved & {"name", "status", "settings", "host", "upstream_url"} else set()
     if "public" in moved:
         classes |= {"metadata", "authorization"}
+    if "members" in moved:
+        classes |= {"members"}
     if "name" in moved and _is_taken(transaction.connection, after["name"]):
         raise AlreadyExists(f"there is a repository {after['name']!r} already")
     if classes:
@@ -369,7 +457,7 @@ def _write(connection: Connection, repository_id: int, after: _Values) -> None:
                 "settings = cast(:settings as jsonb), host = :host, upstream_url = :upstream_url, caching_allowed = :caching, "
                 "updated_at = now() where id = :id"
             ),
-            after | {"settings": json.dumps(after["settings"]), "caching": _caches(after["settings"]), "id": repository_id},
+            after | {"settings": _stored(after["settings"]), "caching": _caches(after["settings"]), "id": repository_id},
         )
     except IntegrityError as error:
         if "live_host" in str(error.orig):
@@ -393,15 +481,20 @@ _INSERT = text(
 )
 _REPOSITORIES = (
     "select r.name, r.format, r.kind, r.status, r.public, r.quota_bytes, r.settings, u.name as creator, r.created_at, r.updated_at, "
-    "r.host, r.upstream_url, up.shown as upstream, r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch "
+    "r.host, r.upstream_url, up.shown as upstream, case when r.kind = 'group' then array(select o.name from arkvory_members m "
+    "join arkvory_repositories o on o.id = m.member_id where m.group_id = r.id order by m.position) end as members, "
+    "(select o.name from arkvory_members m join arkvory_repositories o on o.id = m.member_id "
+    "where m.group_id = r.id and m.written) as written, "
+    "r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch "
     "from arkvory_repositories r left join arkvory_users u on u.id = r.creator_id "
     "left join arkvory_upstreams up on up.repository_id = r.id where r.tenant = 'default' and r.deleted_at is null"
 )
 
 
 def _shown(row: Row[Any]) -> Repository:
-    values: list[Any] = [*row[:13], Epochs._make(row[13:17])]
-    return Repository(*values)
+    values: list[Any] = [*row[:14], Epochs._make(row[15:19])]
+    shown = Repository(*values)
+    return shown if row.written is None else replace(shown, settings={**shown.settings, "write_member": row.written})
 
 
 def _read(connection: Connection, name: str) -> Repository:

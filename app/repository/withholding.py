@@ -162,6 +162,11 @@ def require_path(snapshot: Snapshot, path: str) -> None:
         raise Blocked(f"there is no {path!r} in repository {snapshot.name!r}: its path rules leave it out ({rule})", rule)
 
 
+def keeps_out(snapshot: Snapshot, path: str) -> bool:
+    """Whether a rule of this proxy does."""
+    return snapshot.restrictions is not None and _keeping_out(snapshot.restrictions, path) is not None
+
+
 @functools.lru_cache(_MOST_PATHS)
 def _keeping_out(text: str, path: str) -> str | None:
     restrictions = _parsed(text)

@@ -2,35 +2,51 @@
 
 `maven-metadata.xml` of a folder may be an artifact's, a snapshot version's and a group's at once: `org/acme/lib`
 is the artifact `org.acme:lib` and the group `org.acme.lib`. Its revision is the highest of all packages that have
-a part in it (C9). What a client uploaded as metadata has none.
+a part in it (C9). What a client uploaded as metadata has none. A group repository makes them of what its members
+say (`told.py`); a proxy among these says what its upstream does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
-from xml.sax.saxutils import escape
 
 from sqlalchemy import Connection, Row, text
 
 from app.cache.snapshots import Snapshot
 from app.database.engines import all_rows
 from app.protocols.maven.inspection import KIND
-from app.protocols.maven.names import SIGNATURE, SNAPSHOT, Coordinates, File, is_snapshot, parse
-from app.protocols.maven.versions import in_order
-from app.repository.reading import Draft, Shelf
+from app.protocols.maven.names import CATALOG, METADATA, SIGNATURE, SNAPSHOT, is_snapshot
+from app.protocols.maven.told import (
+    Archetypes,
+    Told,
+    archetypes_in,
+    archetypes_of,
+    merged,
+    metadata_in,
+    rendered,
+    told_by,
+    united_archetypes,
+)
+from app.repository.reading import Draft, Merged, Shelf
+from app.storage import OpenBlob
 
 # From here on a document takes longer to write than the loop may be kept from others.
 LONG = 500
-_XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
-
-Tree = Iterable[tuple[str, "str | Tree"]]
 
 
 @dataclass(frozen=True)
-class MetadataDocument:
+class Part:
+    """What one repository says, once it is asked; `size` is how many things, at least."""
+
+    told: Callable[[], Any]
+    size: int
+
+
+@dataclass(frozen=True)
+class MetadataDocument(Merged):
     """`{folder}/maven-metadata.xml` (repository metadata model 1.1.0)."""
 
     folder: str
@@ -41,27 +57,48 @@ class MetadataDocument:
     def key(self) -> str:
         return f"maven-metadata {self.folder}"
 
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{METADATA}"
+
+    @property
+    def package(self) -> str:
+        """The artifact's, of which it may be a version's."""
+        segments = self.folder.split("/")
+        return _package(segments[:-1] if is_snapshot(segments[-1]) else segments)
+
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        if snapshot.upstream_url is not None:
+            return _copy(connection, snapshot, self.path)
         row = connection.execute(_REVISION, self._parameters(snapshot)).one()
         return int(row.revision) if row.filled else None
 
+    def withheld(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        """Of all packages that may have a part in it."""
+        found: int | None = connection.execute(_WITHHELD, self._parameters(snapshot)).scalar()
+        return found
+
     def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
+        return self.merge(snapshot, [self._part(connection, snapshot, ())])
+
+    def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Part:
+        if snapshot.upstream_url is not None:
+            return _of_upstream(shelf.find(connection, snapshot, self.path), functools.partial(metadata_in, self.folder))
+        return self._part(connection, snapshot, connection.execute(_HELD, self._parameters(snapshot)).all())
+
+    def _part(self, connection: Connection, snapshot: Snapshot, held: Sequence[Row[Any]]) -> Part:
         parameters = self._parameters(snapshot)
         plugins = all_rows(connection.execute(_PLUGINS, parameters))
         builds = all_rows(connection.execute(_BUILDS, parameters)) if parameters["moves"] else []
         versions = [] if builds else all_rows(connection.execute(_VERSIONS, parameters))
-        long = len(plugins) + len(builds) + len(versions) >= LONG
-        return Draft(lambda: self._document(parameters, builds, versions, _plugins(plugins, self.folder)), long)
+        return Part(lambda: told_by(self.folder, versions, builds, plugins, held), len(plugins) + len(builds) + len(versions))
 
-    def _document(self, names: dict[str, Any], builds: Sequence[Row[Any]], versions: Sequence[Row[Any]], plugins: Sequence[Tree]) -> bytes:
-        tree: list[tuple[str, str | Tree]] = []
-        if builds:
-            tree += [*_coordinates(names["owner"]), ("version", names["version"]), ("versioning", snapshot_versioning(builds))]
-        elif versions:
-            tree += [*_coordinates(names["artifact"]), ("versioning", versioning(versions))]
-        if plugins:
-            tree.append(("plugins", [("plugin", each) for each in plugins]))
-        return rendered("metadata", tree, ' modelVersion="1.1.0"')
+    def merge(self, repository: Snapshot, parts: Sequence[Part]) -> Draft:
+        return _draft(parts, self._document)
+
+    def _document(self, parts: Sequence[Told]) -> bytes:
+        segments = self.folder.split("/")
+        return merged(parts, artifact=_package(segments), owner=_package(segments[:-1]), version=segments[-1])
 
     def _parameters(self, snapshot: Snapshot) -> dict[str, Any]:
         segments = self.folder.split("/")
@@ -81,123 +118,55 @@ class MetadataDocument:
 
 
 @dataclass(frozen=True)
-class ArchetypeCatalog:
+class ArchetypeCatalog(Merged):
     """`archetype-catalog.xml`: every archetype of the repository, if there is none an empty list."""
 
     key: str = "archetype-catalog"
     representation: str = "xml"
     content_type: str = "application/xml"
 
+    @property
+    def package(self) -> str:
+        return ""
+
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        if snapshot.upstream_url is not None:
+            return _copy(connection, snapshot, CATALOG)
         epoch = connection.execute(text("select content_epoch from arkvory_repositories where id = :id"), {"id": snapshot.id})
         return int(epoch.scalar_one())
 
-    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
+    def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Part:
+        if snapshot.upstream_url is not None:
+            return _of_upstream(shelf.find(connection, snapshot, CATALOG), archetypes_in)
         rows = all_rows(connection.execute(_ARCHETYPES, {"id": snapshot.id}))
-        return Draft(lambda: self._document(rows), len(rows) >= LONG)
+        return Part(lambda: archetypes_of(rows), len(rows))
 
-    def _document(self, rows: Sequence[Row[Any]]) -> bytes:
-        found = sorted({(each.group, each.artifact, each.base_version) for each in _files(row.path for row in rows)})
-        return rendered("archetype-catalog", [("archetypes", [("archetype", _archetype(each)) for each in found])])
+    def merge(self, repository: Snapshot, parts: Sequence[Part]) -> Draft:
+        return _draft(parts, self._document)
 
-
-# What the documents say
-
-
-def versioning(rows: Sequence[Row[Any]]) -> Tree:
-    """An artifact's versions, from rows of `version` and `updated_at`."""
-    versions = in_order(row.version for row in rows)
-    releases = [each for each in versions if not is_snapshot(each)]
-    return [
-        ("latest", versions[-1]),
-        *([("release", releases[-1])] if releases else []),
-        ("versions", [("version", each) for each in versions]),
-        ("lastUpdated", _moment(max(row.updated_at for row in rows))),
-    ]
+    def _document(self, parts: Sequence[Archetypes]) -> bytes:
+        found = united_archetypes(parts)
+        names = ("groupId", "artifactId", "version")
+        return rendered("archetype-catalog", [("archetypes", [("archetype", list(zip(names, each, strict=True))) for each in found])])
 
 
-@dataclass(frozen=True, order=True)
-class _Build:
-    """A file of a snapshot version, ordered by what is newer; `updated` in UTC, as Maven writes it."""
-
-    updated: str
-    number: int
-    file: Coordinates = field(compare=False)
+def _draft(parts: Sequence[Part], write: Callable[[Sequence[Any]], bytes]) -> Draft:
+    return Draft(lambda: write([each.told() for each in parts]), sum(each.size for each in parts) >= LONG)
 
 
-def snapshot_versioning(rows: Iterable[Row[Any]]) -> Tree:
-    """The newest file of each classifier and extension of a snapshot version, from rows of `path` and `updated_at`.
-
-    `updated` is the time in the file's name where there is one: copying old builds does not make them new.
-    """
-    times = {row.path: _moment(row.updated_at) for row in rows}
-    builds = sorted(_Build(each.timestamp.replace(".", "") or times[each.path], each.build, each) for each in _files(times))
-    newest = {(build.file.extension, build.file.classifier): build for build in builds}
-    stamped = [build for build in builds if build.file.timestamp]
-    head: list[tuple[str, str | Tree]] = []
-    if stamped:
-        head = [("snapshot", [("timestamp", stamped[-1].file.timestamp), ("buildNumber", str(stamped[-1].number))])]
-    entries = [("snapshotVersion", _snapshot_version(newest[kind])) for kind in sorted(newest)]
-    return [*head, ("lastUpdated", builds[-1].updated if builds else max(times.values())), ("snapshotVersions", entries)]
+def _of_upstream(stored: Callable[[], OpenBlob], read: Callable[[OpenBlob], Any]) -> Part:
+    """What an upstream's own document says; reading it takes as long as it is."""
+    return Part(lambda: read(stored()), LONG)
 
 
-def _snapshot_version(build: _Build) -> Tree:
-    classifier = [("classifier", build.file.classifier)] if build.file.classifier else []
-    return [*classifier, ("extension", build.file.extension), ("value", build.file.version), ("updated", build.updated)]
-
-
-def _plugins(rows: Sequence[Row[Any]], folder: str) -> list[Tree]:
-    """A group's plugins, each as its highest version says."""
-    told = {row.path: row.plugin for row in rows}
-    plugins = [each for each in _files(told) if each.group == folder.replace("/", ".")]
-    rank = {version: place for place, version in enumerate(in_order({each.base_version for each in plugins}))}
-    newest = {each.artifact: told[each.path] for each in sorted(plugins, key=lambda each: (rank[each.base_version], each.path))}
-    return [
-        [("name", newest[artifact]["name"]), ("prefix", newest[artifact]["prefix"]), ("artifactId", artifact)]
-        for artifact in sorted(newest)
-    ]
-
-
-def _archetype(names: tuple[str, str, str]) -> Tree:
-    return list(zip(("groupId", "artifactId", "version"), names, strict=True))
-
-
-def _coordinates(package: str) -> list[tuple[str, str | Tree]]:
-    group, _, artifact = package.partition(":")
-    return [("groupId", group), ("artifactId", artifact)]
+def _copy(connection: Connection, snapshot: Snapshot, path: str) -> int | None:
+    """Which bytes a proxy has of its upstream's document."""
+    found: int | None = connection.execute(_COPY, {"id": snapshot.id, "path": path}).scalar()
+    return found
 
 
 def _package(segments: Sequence[str]) -> str:
     return f"{'.'.join(segments[:-1])}:{segments[-1]}" if len(segments) > 1 else ""
-
-
-def _files(paths: Iterable[str]) -> list[Coordinates]:
-    found = (parse(path) for path in paths)
-    return [each.coordinates for each in found if isinstance(each, File) and each.coordinates is not None]
-
-
-def _moment(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y%m%d%H%M%S")
-
-
-# How they are written
-
-
-def rendered(root: str, tree: Tree, attributes: str = "") -> bytes:
-    """An XML document, indented as Maven does it."""
-    lines: list[str] = []
-    _render(lines, tree, "  ")
-    return f"{_XML}<{root}{attributes}>\n{''.join(lines)}</{root}>\n".encode()
-
-
-def _render(lines: list[str], tree: Tree, indent: str) -> None:
-    for name, value in tree:
-        if isinstance(value, str):
-            lines.append(f"{indent}<{name}>{escape(value)}</{name}>\n")
-        else:
-            lines.append(f"{indent}<{name}>\n")
-            _render(lines, value, indent + "  ")
-            lines.append(f"{indent}</{name}>\n")
 
 
 # A signature alone is nothing to resolve.
@@ -228,7 +197,15 @@ _BUILDS = text(
     "from split) select distinct on (kind) path, updated_at from builds order by kind, moment desc, number desc"
 )
 _PLUGINS = text(f"select a.path, a.metadata -> '{KIND}' -> 'plugin' as plugin {_PLUGIN_ROWS}")
+_COPY = text("select blob_id from arkvory_artifacts where repository_id = :id and path = :path and not withheld")
+# What a member of a group withholds, no later one shows.
+_HELD_FILES = (
+    "from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id where p.repository_id = :id and a.withheld "
+    "and (p.name in (:artifact, :owner) or p.name > :group and p.name < :group_end)"
+)
+_HELD = text(f"select a.path, case when p.name in (:artifact, :owner) then a.version end as version {_HELD_FILES}")
+_WITHHELD = text(f"select max(p.revision) {_HELD_FILES}")
 _ARCHETYPES = text(
-    "select path from arkvory_artifacts where repository_id = :id and not withheld "
+    "select path, withheld from arkvory_artifacts where repository_id = :id "
     f"and metadata ? '{KIND}' and metadata -> '{KIND}' ? 'archetype'"
 )

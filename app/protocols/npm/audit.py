@@ -25,12 +25,13 @@ from app.protocols.npm.blueprint import FORMAT, blueprint, reads
 from app.protocols.npm.portions import dumps
 from app.protocols.npm.received import parsed
 from app.protocols.npm.upstream import KEYS
-from app.repository.reading import Ask, Document, Draft, Shelf
+from app.repository.reading import Ask, Document, Draft, Merged, Shelf
 from app.upstream.client import Wanted
 
 # Of a body as it is sent, and unpacked; and of an upstream's answer.
 MOST_SENT, MOST_BODY, MOST_ANSWER = 2 * 1024 * 1024, 8 * 1024 * 1024, 8 * 1024 * 1024
 BULK, QUICK, FULL = (f"-/npm/v1/security/{each}" for each in ("advisories/bulk", "audits/quick", "audits"))
+DEEPEST = 200
 _LEVELS = ("info", "low", "moderate", "high", "critical")
 
 
@@ -56,12 +57,70 @@ def quick(repository: str) -> Response:
 
 
 def _audited(repository: str, path: str) -> Response:
-    snapshot = _may_read(repository)
-    return answer(_AUDITORS[snapshot.kind](snapshot, path, _told()))
+    """In a group each member says what it knows; names that its hosted members hold are told to nobody else."""
+    log_fact("repository", repository)
+    members = parts().reader.repositories(Ask(FORMAT, repository, "", caller()))
+    told = _object(_told())
+    asked = _without(told, _held(members, told), path) if len(members) > 1 else told
+    known = [_AUDITORS[each.kind](each, path, asked if each.kind == "proxy" else told) for each in _auditors(members)]
+    return answer(_merged(known) if path == BULK else known[0])
 
 
-def _nothing_known(snapshot: Snapshot, path: str, body: bytes) -> Mapping[str, Any]:
-    told = _object(body)
+def _auditors(members: Sequence[Snapshot]) -> Sequence[Snapshot]:
+    """Those with an upstream know more than those without."""
+    return [each for each in members if each.upstream_url is not None] or members[:1]
+
+
+def _merged(known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    if len(known) == 1:
+        return known[0]
+    found: dict[str, list[Any]] = {}
+    for name, advisories in (item for each in known for item in each.items()):
+        there = found.setdefault(name, [])
+        there += [each for each in advisories if each not in there]
+    return found
+
+
+def _held(members: Sequence[Snapshot], told: Mapping[str, Any]) -> frozenset[str]:
+    """Names in an audit that hosted members hold."""
+    ids = [each.id for each in members if each.upstream_url is None]
+    with parts().database.read() as connection:
+        return frozenset(connection.execute(_HELD, {"ids": ids, "names": sorted(_names(told))}).scalars())
+
+
+def _names(told: Any) -> set[str]:
+    """Keys at any depth, packages among them."""
+    found: set[str] = set()
+    waiting = [told]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            found |= each.keys()
+            waiting += each.values()
+    return found
+
+
+def _without(told: Mapping[str, Any], names: frozenset[str], path: str) -> Mapping[str, Any]:
+    """The same audit without them."""
+    if not names:
+        return told
+    return {name: each for name, each in told.items() if name not in names} if path == BULK else _pruned(told, names, DEEPEST)
+
+
+def _pruned(tree: Mapping[str, Any], names: frozenset[str], depth: int) -> Mapping[str, Any]:
+    """A tree of dependencies. Raises Invalid for one that is too deep."""
+    if depth == 0:
+        raise Invalid(f"the dependencies are nested more than {DEEPEST} deep", "dependencies")
+    kept = dict(tree)
+    for key in {"requires", "dependencies"} & tree.keys():
+        below = tree[key] if isinstance(tree[key], dict) else {}
+        kept[key] = {
+            name: _pruned(each, names, depth - 1) if isinstance(each, dict) else each for name, each in below.items() if name not in names
+        }
+    return kept
+
+
+def _nothing_known(snapshot: Snapshot, path: str, told: Mapping[str, Any]) -> Mapping[str, Any]:
     if path == BULK:
         if any(not isinstance(versions, list) for versions in told.values()):
             raise Invalid("the body is an object of versions by package")
@@ -71,10 +130,10 @@ def _nothing_known(snapshot: Snapshot, path: str, body: bytes) -> Mapping[str, A
     return {"actions": [], "advisories": {}, "muted": [], "metadata": found | {"totalDependencies": count}}
 
 
-def _passed_on(snapshot: Snapshot, path: str, body: bytes) -> Mapping[str, Any]:
+def _passed_on(snapshot: Snapshot, path: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """That an upstream cannot say is never told as if there were nothing to say."""
-    _object(body)
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    body = gevent.get_hub().threadpool.apply(dumps, (asked,))
     told = parts().fetches.ask(snapshot, Wanted(path, headers=headers, body=body), MOST_ANSWER)
     if told is None:
         raise NotFound(f"the upstream of {snapshot.name!r} makes no such audits")
@@ -85,7 +144,7 @@ def _passed_on(snapshot: Snapshot, path: str, body: bytes) -> Mapping[str, Any]:
 
 
 # By kind of repository.
-_AUDITORS: Mapping[str, Callable[[Snapshot, str, bytes], Mapping[str, Any]]] = {"hosted": _nothing_known, "proxy": _passed_on}
+_AUDITORS: Mapping[str, Callable[[Snapshot, str, Mapping[str, Any]], Mapping[str, Any]]] = {"hosted": _nothing_known, "proxy": _passed_on}
 
 
 def _told() -> bytes:
@@ -106,11 +165,6 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(told, dict):
         raise Invalid("the body is no JSON object")
     return told
-
-
-def _may_read(repository: str) -> Snapshot:
-    log_fact("repository", repository)
-    return parts().reader.may_read(Ask(FORMAT, repository, "", caller()))
 
 
 def _unpacked(body: bytes) -> bytes | ArkvoryError:
@@ -150,18 +204,16 @@ def _described(made: Document) -> Description:
 
 
 @dataclass(frozen=True)
-class KeysDocument:
+class KeysDocument(Merged):
     """`-/npm/v1/keys`: nothing is signed here, a proxy has its upstream's keys."""
 
     key: str = "keys"
+    package: str = ""
     representation: str = "json"
     content_type: str = "application/json"
 
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
         return _KEYRINGS[snapshot.kind].revision(connection, snapshot)
-
-    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
-        return self.merge(snapshot, [self.part(connection, snapshot, shelf)])
 
     def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Callable[[], list[Any]]:
         """The keys of one repository."""
@@ -204,4 +256,8 @@ class _Upstreams:
 
 
 _KEYRINGS: Mapping[str, _NoKeys | _Upstreams] = {"hosted": _NoKeys(), "proxy": _Upstreams()}
+_HELD = text(
+    "select distinct p.name from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id "
+    "where p.repository_id = any(:ids) and p.name = any(:names)"
+)
 _BLOB = text("select blob_id from arkvory_artifacts where repository_id = :id and path = :path")

@@ -17,9 +17,9 @@ from sqlalchemy import Connection
 from app.cache.snapshots import Snapshot
 from app.errors import NotFound
 from app.protocols.npm.hosted import Hosted
-from app.protocols.npm.portions import Holder, Opened, Portion, Read, Wanted, dumps, members, of_each, separated
+from app.protocols.npm.portions import Held, Holder, Names, Opened, Portion, Read, Wanted, dumps, members, merged_tags, of_each, separated
 from app.protocols.npm.proxied import Proxied
-from app.repository.reading import Draft, Shelf
+from app.repository.reading import Draft, Merged, Shelf
 
 FULL_TYPE = "application/json"
 ABBREVIATED_TYPE = "application/vnd.npm.install-v1+json"
@@ -31,12 +31,12 @@ _HOLDERS: Mapping[str, Holder] = {"hosted": Hosted(), "proxy": Proxied()}
 
 
 @dataclass(frozen=True)
-class _OfPackage:
+class _OfPackage(Merged):
     """`base` is the repository's absolute address with a slash at its end, `coding` is `gzip` or empty."""
 
-    package: str
-    base: str
-    coding: str
+    package: str = ""
+    base: str = ""
+    coding: str = ""
 
     @property
     def representation(self) -> str:
@@ -58,7 +58,7 @@ class _OfPackage:
 class PackumentDocument(_OfPackage):
     """All versions: everything that is known, or abbreviated for installers."""
 
-    abbreviated: bool
+    abbreviated: bool = False
 
     @property
     def key(self) -> str:
@@ -91,7 +91,7 @@ class PackumentDocument(_OfPackage):
 
     def _written(self, opened: Sequence[Opened], revision: str) -> Iterator[bytes]:
         times = _times(opened)
-        around = {"name": self.package, "dist-tags": merged_tags([each.tags for each in opened])}
+        around = {"name": self.package, "dist-tags": merged_tags([each.names for each in opened])}
         head = around if self.abbreviated else {"_id": self.package, **({"_rev": revision} if revision else {}), **around}
         yield dumps(head)[:-1] + b',"versions":{'
         yield from separated(of_each(opened, lambda each, but: each.fragments(but)))
@@ -106,14 +106,11 @@ class PackumentDocument(_OfPackage):
 class VersionDocument(_OfPackage):
     """One version, by its number or a tag."""
 
-    wanted: str
+    wanted: str = ""
 
     @property
     def key(self) -> str:
         return f"version {self.wanted} {self.package}"
-
-    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
-        return self.merge(snapshot, [self.part(connection, snapshot, shelf)])
 
     def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Read[bytes]:
         """What one repository has of it."""
@@ -133,30 +130,27 @@ class TagsDocument(_OfPackage):
         return f"tags {self.package}"
 
     def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
-        return self.merge(snapshot, [self.part(connection, snapshot, shelf)])
+        return self.merge(snapshot, [_HOLDERS[snapshot.kind].tags(connection, snapshot, shelf, self.package, alone=True)])
 
-    def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Read[Mapping[str, str]]:
-        """What one repository has of it."""
-        return _HOLDERS[snapshot.kind].tags(connection, snapshot, shelf, self.package)
+    def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Read[Names]:
+        """What one of several repositories has of it."""
+        return _HOLDERS[snapshot.kind].tags(connection, snapshot, shelf, self.package, alone=False)
 
-    def merge(self, repository: Snapshot, parts: Sequence[Read[Mapping[str, str]]]) -> Draft:
+    def merge(self, repository: Snapshot, parts: Sequence[Read[Names]]) -> Draft:
         """Of each tag what the first of them says that has it."""
         return self._draft(lambda: iter([dumps(merged_tags([each.get() for each in parts]))]), parts)
 
 
 def _first(parts: Sequence[Read[bytes]]) -> bytes:
+    """What the first withholds that has it, none behind it shows."""
     for each in parts[:-1]:
-        with contextlib.suppress(NotFound):
+        try:
             return each.get()
+        except Held:
+            raise
+        except NotFound:
+            continue
     return parts[-1].get()
-
-
-def merged_tags(tags: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """In their order; the first that has one wins."""
-    found: dict[str, str] = {}
-    for each in reversed(tags):
-        found |= each
-    return dict(sorted(found.items()))
 
 
 def _times(opened: Sequence[Opened]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from app.errors import NotFound
 from app.http.responses import json_time
 from app.protocols.npm.fragments import ADDRESS, manifest_of
 from app.protocols.npm.names import highest, tarball_path
-from app.protocols.npm.portions import Portion, Read, Wanted, members, separated
+from app.protocols.npm.portions import Held, Names, Portion, Read, Wanted, members, separated
 from app.repository.reading import Shelf
 
 # Versions from which on pieces are fetched one by one, and a document takes longer to write than the loop may be kept from others; and
@@ -45,14 +45,10 @@ class _Piece:
 class _Rows:
     """See `portions.Opened`."""
 
-    tags: Mapping[str, str]
+    names: Names
     times: Mapping[str, Any]
     about: bytes
     pieces: Sequence[_Piece]
-
-    @property
-    def versions(self) -> AbstractSet[str]:
-        return {each.version for each in self.pieces if each.version is not None}
 
     def fragments(self, but: AbstractSet[str]) -> Iterator[bytes]:
         return separated([each.fragments] for each in self.pieces if each.version not in but)
@@ -70,27 +66,38 @@ class Hosted:
 
     def portion(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, wanted: Wanted, *, alone: bool) -> Portion:
         package = _package(connection, snapshot.id, wanted.package)
-        tags = read_tags(connection, package.id)
+        names = _names(connection, package.id, alone=alone)
         times = {"created": json_time(package.created_at), "modified": json_time(package.changed_at)}
         pieces = _pieces(connection, package, wanted, alone=alone)
-        about = b"" if wanted.abbreviated else _about(connection, snapshot, package, tags.get("latest"))
-        rows = _Rows(tags, times, about, pieces)
+        about = b"" if wanted.abbreviated else _about(connection, snapshot, package, names.tags.get("latest"))
+        rows = _Rows(names, times, about, pieces)
         return Portion(lambda: contextlib.nullcontext(rows), package.artifacts >= MANY, revision_text(package))
 
     def version(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, wanted: Wanted, which: str) -> Read[bytes]:
         package = _package(connection, snapshot.id, wanted.package)
         row = version_row(connection, snapshot.id, wanted.package, read_tags(connection, package.id).get(which, which))
 
+        held = row is None and connection.execute(_IS_HELD, {"package": package.id, "version": which}).first() is not None
+
         def write() -> bytes:
             if row is None:
-                raise NotFound(f"there is no version {which!r} of {wanted.package!r}")
+                raise (Held if held else NotFound)(f"there is no version {which!r} of {wanted.package!r}")
             return _with_deprecation(row).replace(ADDRESS, wanted.base).encode()
 
         return Read(write)
 
-    def tags(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, package: str) -> Read[Mapping[str, str]]:
-        found = read_tags(connection, _package(connection, snapshot.id, package).id)
+    def tags(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, package: str, *, alone: bool) -> Read[Names]:
+        found = _names(connection, _package(connection, snapshot.id, package).id, alone=alone)
         return Read(lambda: found)
+
+
+def _names(connection: Connection, package_id: int, *, alone: bool) -> Names:
+    tags = read_tags(connection, package_id)
+    if alone:
+        return Names(tags)
+    rows = connection.execute(_VERSIONS, {"package": package_id}).all()
+    shown, withheld = (frozenset(row.version for row in rows if row.withheld is held) for held in (False, True))
+    return Names(tags, shown, withheld)
 
 
 def _pieces(connection: Connection, package: Row[Any], wanted: Wanted, *, alone: bool) -> list[_Piece]:
@@ -143,9 +150,8 @@ def package_row(connection: Connection, repository_id: int, package: str) -> Row
 
 
 def _package(connection: Connection, repository_id: int, package: str) -> Row[Any]:
-    row = package_row(connection, repository_id, package)
-    assert row is not None, "its revision was read in the same transaction"
-    return row
+    """Whether something of it is shown or not."""
+    return connection.execute(_ANY_PACKAGE, {"id": repository_id, "name": package}).one()
 
 
 def version_row(connection: Connection, repository_id: int, package: str, version: str) -> Row[Any] | None:
@@ -194,8 +200,14 @@ _TAGS = text(
     "select t.tag, a.version from arkvory_npm_tags t join arkvory_artifacts a on a.id = t.artifact_id "
     "where t.package_id = :package and not a.withheld"
 )
-_PACKAGE = text(
+_ANY = (
     "select id, name, display_name, revision, created_at, changed_at, artifacts from arkvory_packages "
-    "where repository_id = :id and name = :name and artifacts > 0"
+    "where repository_id = :id and name = :name"
 )
+_ANY_PACKAGE, _PACKAGE = text(_ANY), text(f"{_ANY} and artifacts > 0")
+_VERSIONS = text(
+    "select a.version, a.withheld from arkvory_artifacts a join arkvory_npm_versions n on n.artifact_id = a.id "
+    "where a.package_id = :package"
+)
+_IS_HELD = text("select 1 from arkvory_artifacts where package_id = :package and version = :version and withheld")
 _MAINTAINERS = text("select maintainers from arkvory_npm_packages where package_id = :package")

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from app.cache.snapshots import Snapshot
+from app.errors import NotFound
 from app.repository.reading import Shelf
 from app.repository.withholding import Judge
 
@@ -31,11 +32,24 @@ class Wanted:
     abbreviated: bool = False
 
 
+@dataclass(frozen=True)
+class Names:
+    """Versions by tag; those that are shown, and those that are withheld, of which of what stands alone nobody may ask.
+
+    What a repository withholds, none behind it shows.
+    """
+
+    tags: Mapping[str, str]
+    shown: AbstractSet[str] = frozenset()
+    withheld: AbstractSet[str] = frozenset()
+
+
+class Held(NotFound):
+    """There is such a version, and it is withheld."""
+
+
 class Opened(Protocol):
     """What is written of it. `times` are `created`, `modified` and `unpublished`, as far as they are known; `about` are members of JSON."""
-
-    @property
-    def tags(self) -> Mapping[str, str]: ...
 
     @property
     def times(self) -> Mapping[str, Any]: ...
@@ -44,8 +58,7 @@ class Opened(Protocol):
     def about(self) -> bytes: ...
 
     @property
-    def versions(self) -> AbstractSet[str]:
-        """Those that are shown; of what stands alone nobody may ask."""
+    def names(self) -> Names: ...
 
     def fragments(self, but: AbstractSet[str]) -> Iterator[bytes]:
         """Members of a JSON object with commas between them, in pieces: all versions but those."""
@@ -82,10 +95,10 @@ class Holder(Protocol):
         """`alone`: no other one is written behind it."""
 
     def version(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, wanted: Wanted, which: str) -> Read[bytes]:
-        """One version, by its number or a tag; to get it raises NotFound."""
+        """One version, by its number or a tag; to get it raises NotFound or Held."""
 
-    def tags(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, package: str) -> Read[Mapping[str, str]]:
-        """Versions by tag."""
+    def tags(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, package: str, *, alone: bool) -> Read[Names]:
+        """The same of its names alone."""
 
 
 def dumps(value: Any) -> bytes:
@@ -114,4 +127,14 @@ def of_each(opened: Sequence[Opened], part_of: Callable[[Opened, AbstractSet[str
     known: AbstractSet[str] = frozenset()
     for each in opened:
         yield part_of(each, known)
-        known |= each.versions
+        known |= each.names.shown | each.names.withheld
+
+
+def merged_tags(names: Sequence[Names]) -> dict[str, str]:
+    """Of each tag what the first says that has it, but for those that name what a former one withholds."""
+    found: dict[str, str] = {}
+    withheld: set[str] = set()
+    for each in names:
+        found = {tag: version for tag, version in each.tags.items() if version not in withheld} | found
+        withheld |= each.withheld
+    return dict(sorted(found.items()))

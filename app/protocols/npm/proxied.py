@@ -21,7 +21,7 @@ from app.protocols.npm.fragments import ADDRESS
 from app.protocols.npm.hosted import package_row, revision_text
 from app.protocols.npm.kept import Kept, Place, index_path, moment_of
 from app.protocols.npm.names import highest, tarball_path
-from app.protocols.npm.portions import Portion, Read, Wanted, separated
+from app.protocols.npm.portions import Held, Names, Portion, Read, Wanted, separated
 from app.repository.fetching import UPSTREAM
 from app.repository.quarantine import Barred, barred_below
 from app.repository.reading import Shelf
@@ -60,11 +60,17 @@ class _Index:
 
     @cached_property
     def places(self) -> list[Place]:
-        return [each for each in self.kept.places() if not (self.hiding and self.hiding.hides(each))]
+        """Of what is shown."""
+        return [each for each in self.known if not (self.hiding and self.hiding.hides(each))]
 
     @cached_property
-    def versions(self) -> AbstractSet[str]:
-        return {each.version for each in self.places}
+    def known(self) -> list[Place]:
+        return self.kept.places()
+
+    @cached_property
+    def names(self) -> Names:
+        shown = frozenset(each.version for each in self.places)
+        return Names(self._tags(shown), shown, frozenset(each.version for each in self.known) - shown)
 
     @property
     def times(self) -> Mapping[str, Any]:
@@ -75,16 +81,13 @@ class _Index:
     def about(self) -> bytes:
         return self.kept.section("about")
 
-    @property
-    def tags(self) -> dict[str, str]:
+    def _tags(self, shown: AbstractSet[str]) -> dict[str, str]:
         """`latest` is the highest version where the upstream's is not shown."""
         told: dict[str, str] = self.kept.table["tags"]
-        if not self.hiding:
-            return dict(sorted(told.items()))
-        shown = {tag: version for tag, version in told.items() if version in self.versions}
-        if "latest" in told and "latest" not in shown and self.places:
-            shown["latest"] = highest([each.version for each in self.places])
-        return dict(sorted(shown.items()))
+        found = {tag: version for tag, version in told.items() if version in shown}
+        if "latest" in told and "latest" not in found and self.places:
+            found["latest"] = highest([each.version for each in self.places])
+        return found
 
     def fragments(self, but: AbstractSet[str]) -> Iterator[bytes]:
         for piece in self._pieces(but):
@@ -95,10 +98,12 @@ class _Index:
         return iter([b",".join(f"{json.dumps(version)}:{json.dumps(time)}".encode() for version, time in times)])
 
     def version(self, which: str) -> bytes:
-        """Raises NotFound."""
-        place = self.kept.place(self.tags.get(which, which))
-        if place is None or (self.hiding and self.hiding.hides(place)):
+        """Raises NotFound and Held."""
+        place = self.kept.place(which) or self.kept.place((self.names.tags if self.hiding else self.kept.table["tags"]).get(which, which))
+        if place is None:
             raise NotFound(f"there is no version {which!r} of {self.wanted.package!r}")
+        if self.hiding and self.hiding.hides(place):
+            raise Held(f"there is no version {which!r} of {self.wanted.package!r}")
         member = b"".join(self.kept.pieces([self._range(place)]))
         return member.partition(b":")[2].replace(_ADDRESS, self.wanted.base.encode())
 
@@ -134,9 +139,9 @@ class Proxied:
         judge = Judge(snapshot)
         return _read(_opener(connection, snapshot, shelf, wanted, judge), lambda index: index.version(which), judge)
 
-    def tags(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, package: str) -> Read[Mapping[str, str]]:
+    def tags(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, package: str, *, alone: bool) -> Read[Names]:
         judge = Judge(snapshot)
-        return _read(_opener(connection, snapshot, shelf, Wanted(package, ""), judge), lambda index: index.tags, judge)
+        return _read(_opener(connection, snapshot, shelf, Wanted(package, ""), judge), lambda index: index.names, judge)
 
 
 def _read(opener: _Opener, look: Callable[[_Index], _T], judge: Judge) -> Read[_T]:

@@ -195,8 +195,8 @@ def _delete_file(target: Target, path: str) -> None:
 
 def _shown(target: Target, package: str) -> dict[str, str]:
     """The tarballs by version, for who may read the package. Raises NotAllowedHere where none can be taken back."""
-    parts().editor.require_hosted(target)
-    snapshot = parts().reader.may_read(Ask(FORMAT, target.repository, f"{package}/", target.caller))
+    snapshot = parts().editor.hosted(target)
+    parts().reader.may_read(Ask(FORMAT, target.repository, f"{package}/", target.caller))
     with parts().database.read() as connection:
         return changes.shown_versions(connection, snapshot.id, package)
 

@@ -25,7 +25,7 @@ from app.protocols.npm.fragments import manifest_of
 from app.protocols.npm.kept import INDEXES
 from app.protocols.npm.names import scope_of
 from app.protocols.npm.received import parsed
-from app.repository.reading import check_online
+from app.repository.reading import Ask, check_online
 from app.upstream.client import Wanted
 
 MOST_FOUND = 250
@@ -61,8 +61,27 @@ def search(repository: str) -> Response:
         snapshot = find_repository(connection, who, repository, format_name=FORMAT)
         check_online(snapshot)
         grant = house.access.grant_now(connection, who, snapshot, READ)
-        known = _KNOWN[snapshot.kind](connection, snapshot, words)
-    return answer(_passed_on(snapshot, grant) or _answered(repository, words, [each for each in known if _may_read(grant, each.name)]))
+    members = [snapshot] if snapshot.kind in _KNOWN else house.reader.repositories(Ask(FORMAT, repository, "", who))
+    return answer(_one_of_each([_searched(repository, each, grant, words) for each in members]))
+
+
+def _searched(repository: str, member: Snapshot, grant: Grant, words: list[str]) -> dict[str, Any]:
+    """What its upstream finds, else what is known of it here."""
+    told = _passed_on(member, grant)
+    if told is None:
+        with parts().database.consistent() as connection:
+            known = _KNOWN[member.kind](connection, member, words)
+        told = _answered(repository, words, [each for each in known if _may_read(grant, each.name)])
+    return told
+
+
+def _one_of_each(told: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first that has a package wins, as in the group's documents."""
+    if len(told) == 1:
+        return told[0]
+    found = {each["package"]["name"]: each for one in reversed(told) for each in one["objects"]}
+    names = dict.fromkeys(each["package"]["name"] for one in told for each in one["objects"])
+    return {**told[0], "objects": [found[name] for name in names], "total": max(len(names), *(int(each.get("total", 0)) for each in told))}
 
 
 def _answered(repository: str, words: list[str], known: list[_Found]) -> dict[str, Any]:

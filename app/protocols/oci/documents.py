@@ -41,6 +41,10 @@ class TagList:
         return f"tags {self.image}"
 
     @property
+    def package(self) -> str:
+        return self.image
+
+    @property
     def representation(self) -> str:
         return f"{self.name} {self.limit} {self.after}"
 
@@ -75,6 +79,10 @@ class ReferrerList:
     @property
     def key(self) -> str:
         return f"referrers {self.image}"
+
+    @property
+    def package(self) -> str:
+        return self.image
 
     @property
     def representation(self) -> str:

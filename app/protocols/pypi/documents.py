@@ -63,6 +63,10 @@ class ProjectPage(_Page):
         return f"simple {self.project}"
 
     @property
+    def package(self) -> str:
+        return self.project
+
+    @property
     def representation(self) -> str:
         return f"{super().representation} {self.origin}"
 
@@ -78,6 +82,8 @@ class ProjectPage(_Page):
 @dataclass(frozen=True)
 class ProjectIndex(_Page):
     """`simple/`: every project that has a file."""
+
+    package = ""
 
     @property
     def key(self) -> str:
@@ -108,6 +114,10 @@ class ReleaseDocument:
     @property
     def key(self) -> str:
         return f"json {self.project} {self.version or ''}"
+
+    @property
+    def package(self) -> str:
+        return self.project
 
     @property
     def representation(self) -> str:

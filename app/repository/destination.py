@@ -1,0 +1,62 @@
+"""Where what is sent to a repository goes: to itself where it is hosted, through a group to the member that it names for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from app.access.decision import Access, find_repository, needs_login
+from app.access.identity import Caller
+from app.cache.snapshots import Snapshot
+from app.errors import Forbidden, NotAllowedHere, NotFound, Unauthenticated
+from app.repository.members import written_member
+from app.repository.reading import check_online
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where something is to be published and by whom."""
+
+    format: str
+    repository: str
+    caller: Caller
+    tenant: str = "default"
+
+
+def destination(connection: Connection, access: Access, target: Target, permission: str, paths: Iterable[str | None]) -> Snapshot:
+    """The hosted repository, for somebody who may do this there: the right is asked where the artifacts are, not at the group.
+
+    Raises NotFound, Unauthenticated, Forbidden, RepositoryOffline, RepositoryMaintenance, and NotAllowedHere where there is none.
+    """
+    snapshot = find_repository(connection, target.caller, target.repository, target.tenant, target.format)
+    check_online(snapshot)
+    if snapshot.kind == "group":
+        return _through(connection, access, target, snapshot, permission, paths)
+    for path in paths:
+        access.require_now(connection, target.caller, snapshot, permission, path)
+    if snapshot.kind != "hosted":
+        raise NotAllowedHere(f"repository {snapshot.name!r} is a {snapshot.kind}; publish to a hosted one")
+    return snapshot
+
+
+def _through(
+    connection: Connection, access: Access, target: Target, group: Snapshot, permission: str, paths: Iterable[str | None]
+) -> Snapshot:
+    try:
+        member = written_member(connection, group)
+    except NotAllowedHere:
+        # Whoever may not know of the group does not learn of it.
+        access.require_known(connection, target.caller, group)
+        raise
+    try:
+        for path in paths:
+            access.require_now(connection, target.caller, member, permission, path)
+    except Unauthenticated:
+        raise needs_login(group.name) from None
+    except (Forbidden, NotFound):
+        access.require_known(connection, target.caller, group)
+        raise Forbidden(f"you have no {permission} permission where repository {group.name!r} publishes to") from None
+    check_online(member)
+    return member
