@@ -521,7 +521,8 @@ class Reader:
 
     def _draft(self, connection: Connection, repository: Snapshot, source: DocumentSource, having: _Having) -> Draft:
         shelves = [(each.snapshot, each.shelf or self._shelf) for each, _ in having]
-        if not isinstance(source, Merged):
+        # Who knows that nothing stands behind it may have a shorter way.
+        if not isinstance(source, Merged) or shelves[0][0].id == repository.id:
             return source.read(connection, *shelves[0])
         return source.merge(repository, [source.part(connection, snapshot, shelf) for snapshot, shelf in shelves])
 
