@@ -20,10 +20,11 @@ def create_app(settings: Settings | None = None) -> Flask:
     from flask import Flask
 
     from app import api
-    from app.http import errors, health, hosts, metrics, paths, shortpath
+    from app.http import errors, health, hosts, metrics, paths, reads, shortpath
     from app.http.parts import build_parts
     from app.jobs import lifecycle
     from app.protocols.maven import routes as maven
+    from app.protocols.maven.upstream import Upstreams as MavenUpstreams
     from app.protocols.npm import routes as npm
     from app.protocols.oci import routes as oci
     from app.protocols.pypi import routes as pypi
@@ -34,6 +35,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     paths.route_on_raw_paths(app)
     house = build_parts(settings or Configuration.from_environment())
     app.extensions["arkvory"] = house
+    house.fetches.dialects["maven"] = MavenUpstreams()
     errors.register(app)
     counts = metrics.register(app, house)
     app.register_blueprint(health.blueprint)
@@ -45,7 +47,8 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.register_blueprint(oci.blueprint)
     oci.register(app)
     api.register(app)
-    shortpath.put_before(app, house, (raw.reads, maven.reads, npm.reads, pypi.reads, oci.reads), counts.count)
+    addresses = app.extensions["arkvory.addresses"] = reads.Addresses((raw.reads, maven.reads, npm.reads, pypi.reads, oci.reads))
+    shortpath.put_before(app, house, addresses, counts.count)
     hosts.put_before(app, house)
     app.extensions["arkvory.lifecycle"] = lifecycle.attach(app, house)
     return app

@@ -32,9 +32,10 @@
             ├── OutcomeUnknown   the answer to COMMIT was lost and has not been found out yet
             ├── UploadGivenUp    another process took this one for dead and released what it receives
             ├── NotOwner         this process does not own the storage (any more)
+            ├── NotKept          a proxy that hands on what it does not store has nothing to tell it by
             └── UpstreamFailed   the upstream of a proxy gave no usable answer
                 ├── UpstreamBusy      it, or we for its sake, want a pause
-                ├── UpstreamWrong     it answered in good order, with something else than it should
+                ├── UpstreamUnfit     it answered, and not with what was asked for: its health is not in question
                 └── UpstreamTimedOut  it did not answer in time
 
 Each class has a stable `code`, the one that the management API shows.
@@ -46,6 +47,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar
 
+LONGEST_MESSAGE = 2000
+
 
 class ArkvoryError(Exception):
     """Base of all; `message` is for the user: what was wrong, where, and what to do next."""
@@ -53,8 +56,9 @@ class ArkvoryError(Exception):
     code: ClassVar[str] = "error"
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+        # It may quote what a client sent, however long that is.
+        self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
+        super().__init__(self.message)
 
 
 class Invalid(ArkvoryError):
@@ -226,6 +230,10 @@ class NotOwner(Unavailable):
     code = "not_owner"
 
 
+class NotKept(Unavailable):
+    code = "not_kept"
+
+
 class UpstreamFailed(Unavailable):
     code = "upstream_failed"
 
@@ -234,8 +242,8 @@ class UpstreamBusy(UpstreamFailed):
     code = "upstream_busy"
 
 
-class UpstreamWrong(UpstreamFailed):
-    """Nothing that speaks against its health: others may be served well meanwhile."""
+class UpstreamUnfit(UpstreamFailed):
+    pass
 
 
 class UpstreamTimedOut(UpstreamFailed):

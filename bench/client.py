@@ -290,8 +290,9 @@ def walk(port: int, steps: Sequence[Step]) -> float:
 
 
 def _relative(location: str) -> str:
+    """With a query, perhaps an empty one: something may be added to it."""
     parts = urlsplit(location)
-    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+    return f"{parts.path}?{parts.query}"
 
 
 # Other people's requests

@@ -9,6 +9,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from bench.client import Step
 from tests.protocols.npm.packages import tarball as tarball_of
@@ -18,6 +19,7 @@ PIP = (
     "Accept: application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01",
     "Accept-Encoding: gzip, deflate",
 )
+OCI = ("Accept: application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json",)
 NPM = ("Accept: application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8, */*", "Accept-Encoding: gzip,deflate,br")
 
 
@@ -52,6 +54,37 @@ def blob_upload(repository: str, headers: Mapping[str, str], size: int) -> list[
     finish = f"{{location}}&digest=sha256:{hashlib.sha256(body).hexdigest()}"
     plain = {"Content-Type": "application/octet-stream", **headers}
     return [Step("POST", f"/v2/{repository}/blobs/uploads/", headers, b"", (202,)), Step("PUT", finish, plain, body)]
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image of one layer: the steps that push it as `latest`, and the addresses of what can be asked for then."""
+
+    steps: list[Step]
+    blob: str
+    by_tag: str
+    by_digest: str
+
+
+def image_push(repository: str, headers: Mapping[str, str], size: int) -> Image:
+    """What a client sends for an image with a layer of `size` bytes."""
+    blobs = [blob_upload(repository, headers, each) for each in (size, 200)]
+    layer, config = (_descriptor(kind, steps[-1].body) for kind, steps in zip(("layer.v1.tar", "config.v1+json"), blobs, strict=True))
+    media_type = f"{_IMAGE}.manifest.v1+json"
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": media_type, "config": config, "layers": [layer]}).encode()
+    root = f"/v2/{repository}"
+    push = Step("PUT", f"{root}/manifests/latest", {"Content-Type": media_type, **headers}, manifest)
+    return Image(
+        [*blobs[0], *blobs[1], push], f"{root}/blobs/{layer['digest']}", f"{root}/manifests/latest",
+        f"{root}/manifests/sha256:{hashlib.sha256(manifest).hexdigest()}",
+    )  # fmt: skip
+
+
+_IMAGE = "application/vnd.oci.image"
+
+
+def _descriptor(kind: str, body: bytes) -> dict[str, object]:
+    return {"mediaType": f"{_IMAGE}.{kind}", "digest": f"sha256:{hashlib.sha256(body).hexdigest()}", "size": len(body)}
 
 
 def npm_publish(root: str, headers: Mapping[str, str], name: str, size: int, version: str = "1.0.0") -> Step:

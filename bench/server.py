@@ -23,7 +23,10 @@ USER, PASSWORD = "bench", "bench-bench-bench"
 
 @dataclass
 class House:
-    """A running server with repositories, and a token that may read and write in all: `public`, `private` (raw), `python`, `node` (npm)."""
+    """A running server with repositories, and a token that may read and write in all.
+
+    These are `public`, `private` (raw), `python`, `node` (npm), `images` (oci).
+    """
 
     server: Server
     token: str
@@ -63,8 +66,9 @@ def _furnish(server: Server) -> str:
     server.repository("private")
     server.repository("python", format="pypi", public=True)
     server.repository("node", format="npm", public=True)
+    server.repository("images", format="oci", public=True)
     _created(server, "/api/v1/users", {"name": USER, "password": PASSWORD})
-    for name in ("public", "private", "python", "node"):
+    for name in ("public", "private", "python", "node", "images"):
         _created(server, f"/api/v1/repositories/{name}/rules", {"subject": f"user:{USER}", "permissions": ["read", "write"]})
     wanted = {"name": "bench", "permissions": ["read", "write"]}
     return str(_created(server, "/api/v1/tokens", wanted, auth=(USER, PASSWORD))["token"])

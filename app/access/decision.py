@@ -68,6 +68,12 @@ def refusal(snapshot: Snapshot, identity: Identity | None, permission: str, path
     return _explained(snapshot, identity, permission, grants)
 
 
+def refusal_now(connection: Connection, caller: Caller, snapshot: Snapshot, permission: str, path: str | None) -> ArkvoryError | None:
+    """The same by what `connection` reads, where the caller and the snapshot come from too."""
+    read = functools.cache(lambda: _read_grants(connection, snapshot.id, caller)[0])
+    return refusal(snapshot, caller.identity, permission, path, lambda each: read()[each])
+
+
 def deployed(scope: DeployScope, repository_id: int, permission: str) -> Grant:
     """What a deploy token gives: rules do not speak of it, not even those for anyone."""
     if scope.repository_id != repository_id or permission not in scope.permissions:
@@ -148,8 +154,7 @@ class Access:
         self.admit(connection, caller)
         if caller.identity is not None:
             caller = Caller(self.identities.read_again(connection, caller.identity), caller.address)
-        read = functools.cache(lambda: _read_grants(connection, snapshot.id, caller)[0])
-        error = refusal(snapshot, caller.identity, permission, path, lambda each: read()[each])
+        error = refusal_now(connection, caller, snapshot, permission, path)
         if error is not None:
             raise error
         return caller

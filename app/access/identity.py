@@ -32,7 +32,7 @@ from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
 from app.database.turns import Turns
-from app.errors import Unauthenticated, Unavailable
+from app.errors import NotFound, Unauthenticated, Unavailable
 
 TOKEN_PREFIX = "arkv_"
 WRONG = "wrong user name, password or token"
@@ -156,7 +156,7 @@ class Caller:
 
 def token_digest(secret: str) -> bytes:
     """What is stored of a token: its SHA-256; 240 random bits need no slow hash."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def new_token() -> str:
@@ -228,7 +228,7 @@ class Passwords:
     def _check(self, stored: str, password: str) -> bool:
         try:
             return self._hasher.verify(stored, password)
-        except (VerificationError, InvalidHashError):
+        except (VerificationError, InvalidHashError, UnicodeEncodeError):
             return False
 
 
@@ -264,7 +264,7 @@ class Digests:
             self._forms.popitem(last=False)
 
     def _keyed(self, message: str, use: bytes) -> bytes:
-        return hashlib.blake2b(message.encode("utf-8", "surrogateescape"), digest_size=32, key=self._key, person=use).digest()
+        return hashlib.blake2b(message.encode("utf-8", "surrogatepass"), digest_size=32, key=self._key, person=use).digest()
 
 
 class Identities:
@@ -324,6 +324,15 @@ class Identities:
             identity = _recalled(connection, reference)
         self._keep(digest, identity)
         return identity
+
+    def by_name(self, connection: Connection, name: str) -> Identity:
+        """A user as they would be with a password of theirs, for who asks what they may. Raises NotFound, Unauthenticated."""
+        row = connection.execute(text(f"{_USER_QUERY} where u.name = :name"), {"name": name}).first()
+        if row is None:
+            raise NotFound(f"there is no user {name!r}")
+        if row.disabled:
+            raise Unauthenticated(f"the user {name!r} is disabled")
+        return _user_identity(row)
 
     def of_user(self, connection: Connection, user_id: int, revision: int) -> Identity:
         """A user who said before, with a password, who they are, while nothing has changed since. Raises Unauthenticated."""

@@ -64,7 +64,7 @@ class Passes:
     def read(self, secret: str) -> Pass:
         """Raises Unauthenticated for what was not made here, or is over."""
         # Memory holds keyed digests only, as for other credentials.
-        digest = hashlib.blake2b(secret.encode("utf-8", "surrogateescape"), digest_size=32, key=self._memory_key).digest()
+        digest = hashlib.blake2b(secret.encode("utf-8", "surrogatepass"), digest_size=32, key=self._memory_key).digest()
         known = self._known.get(digest)
         if known is None:
             known = self._known[digest] = self._opened(secret)

@@ -5,6 +5,7 @@
 - `people`: users, groups, tokens, who am I
 - `roles`: named sets of rules
 - `operations`: cleanup, the switches of the installation
+- `explain`: what a read of an address would come to, and why
 - `upkeep`: the doctor, scrubbing
 - `cluster`: the processes that work together
 - `problems`: every error below /api
@@ -22,9 +23,9 @@ __all__ = ["register"]
 
 def register(app: Flask) -> None:
     """Add the rooms of the API and its OpenAPI document. Call it after the other handlers of errors are registered."""
-    from app.api import artifacts, blueprints, cluster, operations, people, problems, quarantine, repositories, roles, upkeep
+    from app.api import artifacts, blueprints, cluster, explain, operations, people, problems, quarantine, repositories, roles, upkeep
 
     api = blueprints.Api(app)
-    for room in (repositories, artifacts, quarantine, people, roles, operations, upkeep, cluster):
+    for room in (repositories, artifacts, quarantine, people, roles, operations, upkeep, cluster, explain):
         api.register_blueprint(room.blueprint)
     problems.register(app)

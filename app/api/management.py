@@ -14,6 +14,7 @@ from app.access.roles import Roles
 from app.access.rules import Rules
 from app.access.tokens import Tokens
 from app.http.parts import parts
+from app.repository.explain import Explain
 from app.repository.inspection import Inspection
 from app.repository.listing import Listing
 from app.repository.quarantine import Quarantine
@@ -39,6 +40,7 @@ class Management:
     quarantine: Quarantine
     scrub: Scrub
     inspection: Inspection
+    explain: Explain
 
 
 def management() -> Management:
@@ -64,4 +66,5 @@ def _build() -> Management:
         quarantine=Quarantine(house.database, house.transactions, house.access),
         scrub=Scrub(house.database, house.store),
         inspection=Inspection(house.database, house.identities, house.cache, house.snapshots, lambda: house.loop),
+        explain=Explain(house.database, house.cache, house.access, house.fetches),
     )

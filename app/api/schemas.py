@@ -529,6 +529,118 @@ class ClusterOut(Schema):
     repository = fields.Nested(BeliefOut, allow_none=True, metadata={"description": "null unless one is asked for"})
 
 
+class ExplainQuery(Schema):
+    url = Words(required=True, validate=Length(1, 8192), metadata={"description": "an address of this server, whole, or the path in it"})
+    subject = Words(
+        load_default=None, metadata={"description": "whose read: user:NAME or anonymous, for who manages the repository"}
+    )
+
+
+class OutcomeOut(Schema):
+    answer = fields.String(
+        metadata={
+            "description": "served: from what is stored; compared: the upstream is asked about the copy first; fetched: the upstream is "
+            "asked, and nobody knows what it says; refused, absent or unavailable"
+        }
+    )
+    code = fields.String(allow_none=True, metadata={"description": "of the error"})
+    detail = fields.String()
+
+
+class AppliedRuleOut(Schema):
+    id = fields.Integer()
+    role = fields.String(allow_none=True, metadata={"description": "null: it is the repository's own"})
+    subject = fields.String()
+    path_prefix = fields.String(allow_none=True)
+    covers = fields.Boolean(metadata={"description": "whether it gives the permission for this path"})
+
+
+class VerdictOut(Schema):
+    permission = fields.String()
+    subject = fields.String()
+    allowed = fields.Boolean()
+    because = fields.String()
+    rules = fields.List(
+        fields.Nested(AppliedRuleOut), metadata={"description": "that give it to the subject; for who manages the repository"}
+    )
+
+
+class PointedOut(Schema):
+    size = fields.Integer()
+    sha256 = fields.String()
+    content_type = fields.String()
+    updated_at = Instant()
+    published_at = Instant(allow_none=True, metadata={"description": "at the upstream, as far as that is known"})
+    available_at = Instant(allow_none=True, metadata={"description": "when it is old enough; null: it is, or age does not matter"})
+
+
+class MemoryOut(Schema):
+    trusted = fields.Boolean(metadata={"description": "false while a commit of unknown outcome may have changed the repository"})
+    snapshot = fields.Boolean()
+    gate = fields.Boolean()
+    absence = fields.Boolean(metadata={"description": "that nothing is stored there"})
+    miss = fields.Float(allow_none=True, metadata={"description": "seconds for which the upstream's 404 still counts"})
+    documents = fields.List(fields.String(), metadata={"description": "representations of the document"})
+
+
+class CopyOut(Schema):
+    age = fields.Integer(metadata={"description": "seconds since the upstream vouched for it"})
+    checked_at = Instant()
+    next_check_at = Instant(allow_none=True, metadata={"description": "null: it is never compared again"})
+    due = fields.Boolean()
+    etag = fields.String(allow_none=True)
+    last_modified = fields.String(allow_none=True)
+
+
+class FailureOut(Schema):
+    at = Instant()
+    reason = fields.String()
+
+
+class ConditionOut(Schema):
+    state = fields.String(metadata={"description": "closed, open, half-open, or paused as the upstream wished"})
+    until = Instant(allow_none=True, metadata={"description": "when it is asked again; null: that may be now"})
+    failures = fields.Integer(metadata={"description": "in a row"})
+    last_failure = fields.Nested(FailureOut, allow_none=True)
+    connections = fields.Integer(metadata={"description": "in use"})
+    most_connections = fields.Integer()
+
+
+class UpstreamStateOut(Schema):
+    url = fields.String()
+    process = fields.String(metadata={"description": "each process finds out for itself; this is the one that answers"})
+    condition = fields.Nested(ConditionOut, allow_none=True, metadata={"description": "null: this process has not asked it yet"})
+
+
+class HoldingOut(Schema):
+    repository = fields.String()
+    kind = fields.String()
+    status = fields.String()
+    public = fields.Boolean()
+    path = fields.String(metadata={"description": "which is looked at: of a proxy's document, that of the upstream's own"})
+    chosen = fields.Boolean(metadata={"description": "it answers, or has a part in the document"})
+    outcome = fields.Nested(OutcomeOut)
+    epochs = fields.Nested(EpochsOut, metadata={"description": "that the next read of the answering process goes by"})
+    behind = fields.Boolean(metadata={"description": "the database's are larger: a message is under way"})
+    memory = fields.Nested(MemoryOut, metadata={"description": "of the answering process"})
+    gate = fields.Nested(PointedOut, allow_none=True)
+    quarantine = fields.Nested(QuarantineOut, allow_none=True)
+    rule = fields.String(allow_none=True, metadata={"description": "the path rule that leaves it out"})
+    freshness = fields.Nested(CopyOut, allow_none=True)
+    upstream = fields.Nested(UpstreamStateOut, allow_none=True, metadata={"description": "for who manages the repository"})
+
+
+class ExplainedOut(Schema):
+    format = fields.String()
+    repository = fields.String()
+    path = fields.String()
+    document = fields.Boolean(metadata={"description": "whether it is made of what is stored; else it is a file"})
+    outcome = fields.Nested(OutcomeOut)
+    permission = fields.Nested(VerdictOut)
+    found = fields.Nested(HoldingOut, allow_none=True, metadata={"description": "null for who may not see it"})
+    members = fields.List(fields.Nested(HoldingOut), allow_none=True, metadata={"description": "of a group, in order; null: it is none"})
+
+
 class DeadLettersQuery(Schema):
     up_to = fields.Integer(
         load_default=None, validate=Range(1, MOST_QUOTA), metadata={"description": "the newest id that goes; without it all go"}

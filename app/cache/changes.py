@@ -42,10 +42,11 @@ CLASSES = ("metadata", "authorization", "content", "members")
 
 @dataclass(frozen=True)
 class UploadState:
-    """What an upload becomes at the end of a transaction; `bytes` null keeps its size."""
+    """What an upload becomes at the end of a transaction; `bytes` null keeps its size. Null as `holder`: whoever holds it."""
 
     status: str
     bytes: int | None = None
+    holder: UUID | None = None
 
 
 class Transaction:
@@ -150,7 +151,7 @@ class Transaction:
     def settle_uploads(self, states: Mapping[UUID, UploadState]) -> None:
         """Last step: all uploads that this transaction changes, in one statement. Nothing may be locked after it.
 
-        Raises UploadGivenUp when one to be published is not open any more.
+        Raises UploadGivenUp when one to be published is not open any more, or not its holder's.
         """
         self._delete_cache_rows()
         self._post()
@@ -158,17 +159,19 @@ class Transaction:
         self._uploads_settled = True
         if not states:
             return
-        values = ", ".join(f"(cast(:i{n} as uuid), :s{n}, cast(:b{n} as bigint))" for n in range(len(states)))
+        values = ", ".join(f"(cast(:i{n} as uuid), :s{n}, cast(:b{n} as bigint), cast(:h{n} as uuid))" for n in range(len(states)))
         parameters: dict[str, Any] = {"ids": [str(each) for each in states]}
         for number, (upload_id, state) in enumerate(states.items()):
-            parameters |= {f"i{number}": str(upload_id), f"s{number}": state.status, f"b{number}": state.bytes}
+            holder = None if state.holder is None else str(state.holder)
+            parameters |= {f"i{number}": str(upload_id), f"s{number}": state.status, f"b{number}": state.bytes, f"h{number}": holder}
         changed = self.connection.execute(
             text(
                 # Rows are locked in the order of their ids, whatever the plan of the update.
                 "with locked as materialized (select id from arkvory_uploads where id = any(cast(:ids as uuid[])) order by id for update) "
                 "update arkvory_uploads as u set status = v.status, bytes = coalesce(v.bytes, u.bytes), changed_at = now(), "
-                f"lease_until = null from (values {values}) as v(id, status, bytes) "
+                f"lease_until = null from (values {values}) as v(id, status, bytes, holder) "
                 "where u.id = v.id and u.id in (select id from locked) and (v.status <> 'published' or u.status = 'open') "
+                "and (v.holder is null or u.holder = v.holder) "
                 "returning u.status"
             ),
             parameters,

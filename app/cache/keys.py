@@ -77,6 +77,12 @@ def members_digest(members: Iterable[tuple[int, Epochs]]) -> bytes:
     return hashlib.sha256(repr(told).encode()).digest()
 
 
+def named_document(key: Hashable) -> tuple[str, str]:
+    """Of a document's key: which document it is, in which representation."""
+    assert isinstance(key, tuple)
+    return key[-2], key[-1]
+
+
 def tag_of_repository(repository_id: int) -> Tag:
     return "repository", repository_id
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, KeysView
+from collections.abc import Collection, Hashable, KeysView
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -63,6 +63,10 @@ class Region(Generic[V]):
         """As `get`, for whoever only looks: nothing is counted and nothing moves."""
         entry = self._entries.get(key)
         return None if entry is None or entry[0] < time.monotonic() else entry[3]
+
+    def tagged(self, tag: Tag) -> Collection[Hashable]:
+        """Keys of the entries that carry it, expired ones too."""
+        return frozenset(self._tagged.get(tag, ()))
 
     def put(self, key: Hashable, value: V, *, tags: tuple[Tag, ...] = (), weight: int = 0, lifetime: float | None = None) -> None:
         """Keep `value`; what no longer fits goes, oldest use first."""

@@ -19,7 +19,7 @@ from app.errors import NotFound
 FACTS = (
     "r.id, r.tenant, r.name, r.format, r.kind, r.status, r.public, r.upstream_url, r.caching_allowed, r.creator_id, "
     "(select cast(jsonb_object_agg(s.key, s.value) as text) from jsonb_each(r.settings) s "
-    "where s.key in ('minimum_age', 'minimum_age_exceptions', 'allow', 'block')) as restrictions"
+    "where r.kind = 'proxy' and s.key in ('minimum_age', 'minimum_age_exceptions', 'allow', 'block', 'version_policy')) as restrictions"
 )
 EPOCHS = "r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch"
 

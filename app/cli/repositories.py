@@ -137,6 +137,7 @@ def show_repository(server: Server, name: str, as_json: bool) -> None:
 @click.option("--no-immutable-tags", is_flag=True, help="Let all tags move again.")
 @click.option("--host", help="A host name that means this OCI repository.")
 @click.option("--no-host", is_flag=True, help="Let no host name mean it.")
+@click.option("--unset", multiple=True, metavar="SETTING", help="Take a setting away, such as allow; may be given several times.")
 @upstream_options
 @group_options
 @prints
@@ -155,6 +156,7 @@ def update_repository(
     no_immutable_tags: bool,
     host: str | None,
     no_host: bool,
+    unset: tuple[str, ...],
     upstream: UpstreamOptions,
     group: GroupOptions,
     as_json: bool,
@@ -170,7 +172,7 @@ def update_repository(
     body |= {"host": None} if no_host else {}
     settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
     settings |= {"immutable_tags": None} if no_immutable_tags else {}
-    settings |= upstream.settings() | group.settings()
+    settings = dict.fromkeys(each.replace("-", "_") for each in unset) | settings | upstream.settings() | group.settings()
     body |= upstream.body() | group.body()
     if settings:
         body["settings"] = settings

@@ -1,4 +1,4 @@
-"""The options of `repo create` and `repo update` that speak of a proxy's upstream."""
+"""The options of `repo create` and `repo update` that speak of a proxy: of its upstream, and of what it keeps from its clients."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ class UpstreamOptions:
     mutable_ttl: int | None
     miss_ttl: int | None
     caching: bool | None
+    minimum_age: float | None
+    minimum_age_exception: tuple[str, ...]
+    allow: tuple[str, ...]
+    block: tuple[str, ...]
 
     def body(self) -> dict[str, Any]:
         """For the API: `upstream_url` and `upstream`, where something was said of them."""
@@ -39,7 +43,11 @@ class UpstreamOptions:
         return told | ({"upstream": described} if described else {})
 
     def settings(self) -> dict[str, Any]:
-        found = {"mutable_ttl": self.mutable_ttl, "miss_ttl": self.miss_ttl, "caching": self.caching}
+        found = {
+            "mutable_ttl": self.mutable_ttl, "miss_ttl": self.miss_ttl, "caching": self.caching, "minimum_age": self.minimum_age,
+            "minimum_age_exceptions": list(self.minimum_age_exception) or None, "allow": list(self.allow) or None,
+            "block": list(self.block) or None,
+        }  # fmt: skip
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -61,6 +69,10 @@ _OPTIONS = (
     click.option("--mutable-ttl", type=click.IntRange(0), metavar="SECONDS", help="Until a copy is compared with the upstream's (60)."),
     click.option("--miss-ttl", type=click.IntRange(0), metavar="SECONDS", help="For which the upstream's 404 is remembered (60)."),
     click.option("--caching/--no-caching", default=None, help="Whether what is fetched is stored."),
+    click.option("--minimum-age", type=click.FloatRange(0), metavar="DAYS", help="Withhold what was published less long ago; 0: nothing."),
+    click.option("--minimum-age-exception", multiple=True, metavar="PATTERN", help="NAME or NAME@VERSION that needs no age."),
+    click.option("--allow", multiple=True, metavar="PATTERN", help="Paths or folders: nothing else is there."),
+    click.option("--block", multiple=True, metavar="PATTERN", help="Paths or folders that are not there."),
 )
 
 

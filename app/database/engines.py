@@ -31,7 +31,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.database.outage import outage, reason
-from app.errors import ArkvoryError, CapacitySpent, DatabaseAway, DatabaseRefuses, Unavailable
+from app.errors import ArkvoryError, CapacitySpent, DatabaseAway, DatabaseRefuses, Invalid, Unavailable
 from config import Settings
 
 log = logging.getLogger(__name__)
@@ -122,6 +122,7 @@ class Pool:
         self.statements = 0
         event.listen(engine, "checkout", _refuse_stale)
         event.listen(engine, "handle_error", _keep_pool_on_timeout)
+        event.listen(engine, "handle_error", _refuse_text)
         event.listen(engine, "after_cursor_execute", self._count)
 
     def _count(self, *_: Any) -> None:
@@ -156,6 +157,13 @@ def _keep_pool_on_timeout(context: Any) -> None:
     # One slow statement says nothing about the other connections.
     if isinstance(context.original_exception, TimedOut):
         context.invalidate_pool_on_disconnect = False
+
+
+def _refuse_text(context: Any) -> None:
+    """Text of a client that PostgreSQL has no way to keep, or to compare with: with a NUL, or half a character in it."""
+    error = context.original_exception
+    if isinstance(error, UnicodeEncodeError) or (isinstance(error, ValueError) and "NUL" in str(error)):
+        raise Invalid("a text in the request holds a NUL, or half a character")
 
 
 @contextlib.contextmanager

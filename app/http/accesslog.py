@@ -17,6 +17,8 @@ from gevent import get_hub, monkey
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET_NAME = re.compile(r"token|passw|secret|signature|api.?key", re.IGNORECASE)
 _TOKEN = re.compile(r"(arkv_)[A-Za-z0-9_-]+")
+# A login in front of a host, in an address that is the value of an argument.
+_LOGIN = re.compile(r"((?::|%3A)(?:/|%2F){2})(?:(?!%2F)[^/&])*?(@|%40)", re.IGNORECASE)
 _AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 _MOST_WAITING = 4 * 1024 * 1024
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), default=str).encode
@@ -49,7 +51,7 @@ def loggable_path(target: str) -> str:
 
 def _masked(pair: str) -> str:
     name, sign, _ = pair.partition("=")
-    return f"{name}=***" if sign and _SECRET_NAME.search(unquote_plus(name)) else pair
+    return f"{name}=***" if sign and _SECRET_NAME.search(unquote_plus(name)) else _LOGIN.sub(r"\1***\2", pair)
 
 
 class AccessLog:

@@ -18,6 +18,7 @@ from app.http.addresses import host_of, seen_base
 from app.http.errors import text_answer
 from app.http.exchange import Application, StartResponse
 from app.http.parts import Parts
+from app.http.paths import raw_path
 from config import Settings
 
 PREFIX = "/v2/"
@@ -34,23 +35,27 @@ class MappedHosts:
         self._house = house
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        target = str(environ.get("RAW_URI") or environ.get("PATH_INFO", ""))
-        if target.startswith(PREFIX):
+        path = raw_path(environ)
+        if path.startswith(PREFIX):
             try:
-                self._map(environ, target)
+                self._map(environ, path)
             except ArkvoryError as error:
                 return text_answer(error)(environ, start_response)
         return self._application(environ, start_response)
 
-    def _map(self, environ: dict[str, Any], target: str) -> None:
+    def _map(self, environ: dict[str, Any], path: str) -> None:
         hosts = self._house.access.installation.hosts()
         repository = hosts.get(asked_host(environ, self._house.settings).lower()) if hosts else None
-        if repository is None:
-            return
-        environ[_KEY] = repository
-        rest = target[len(PREFIX) :]
-        if rest.partition("?")[0] not in ("", *_COMMON):
-            environ["RAW_URI"] = f"{PREFIX}{repository}/{rest}"
+        if repository is not None:
+            map_to(environ, repository, path)
+
+
+def map_to(environ: dict[str, Any], repository: str, path: str) -> None:
+    """Let a request whose host name means the repository ask for what is in it; `path` begins with `PREFIX`."""
+    environ[_KEY] = repository
+    rest = path[len(PREFIX) :]
+    if rest not in ("", *_COMMON):
+        environ["RAW_URI"] = f"{PREFIX}{repository}/{rest}"
 
 
 def mapped_repository(environ: Mapping[str, Any]) -> str | None:

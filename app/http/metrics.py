@@ -6,7 +6,8 @@ numbers by ours (numbers.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from app.cluster import master
 from app.cluster.loop import Delays
 from app.http import numbers
 from app.http.parts import Parts
+from app.upstream.breaker import Breaker
 
 # Name, kind, labels, meaning: the table in docs/metrics.md is checked against this one. The numbers of several workers are summed by
 # label; a label `instance`, which no two share, keeps each worker's own.
@@ -48,6 +50,8 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_cluster_dead_letters_total", "counter", (), "cluster: messages that failed every time and were put aside"),
     ("arkvory_proxy_revalidations_total", "counter", ("outcome",), "local copies that were due, by what came of asking the upstream"),
     ("arkvory_proxy_upstreams_left_alone", "gauge", (), "upstreams that failed several times in a row, or asked for a pause"),
+    ("arkvory_proxy_upstream_left_alone", "gauge", ("repository",), "processes of this server that leave a proxy's upstream alone"),
+    ("arkvory_proxy_upstream_failures_total", "counter", ("repository",), "answers of a proxy's upstream that were none, or a refusal"),
     ("arkvory_proxy_fetches_running", "gauge", (), "files that are being fetched from upstreams"),
     ("arkvory_storage_owned", "gauge", (), "processes of this server that own the storage and may write"),
 )
@@ -122,9 +126,19 @@ def values_of(house: Parts) -> numbers.Rows:
         "arkvory_upload_places_waiting": [("", house.places.waiting)],
         "arkvory_proxy_revalidations_total": list(house.proxy.revalidations.items()),
         "arkvory_proxy_upstreams_left_alone": [("", house.fetches.left_alone)],
+        "arkvory_proxy_upstream_left_alone": _by_repository(house, lambda breaker: breaker.leaves_alone),
+        "arkvory_proxy_upstream_failures_total": _by_repository(house, lambda breaker: breaker.disappointments),
         "arkvory_proxy_fetches_running": [("", house.fetches.running)],
         "arkvory_storage_owned": [("", float(house.ownership.held))],
     }
+
+
+def _by_repository(house: Parts, number: Callable[[Breaker], int]) -> list[tuple[str, float]]:
+    """Summed: one that was deleted and another one may have had the same name."""
+    sums: collections.Counter[str] = collections.Counter()
+    for line in house.fetches.lines:
+        sums[line.breaker.name] += number(line.breaker)
+    return list(sums.items())
 
 
 def _of_the_cluster(house: Parts) -> numbers.Rows:

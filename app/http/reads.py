@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from flask import Blueprint, Request, Response, request
 
 from app.access.identity import Caller
-from app.errors import ArkvoryError
+from app.errors import ArkvoryError, IsFolder, NotFound, NotKept
 from app.http.addresses import base_address
 from app.http.errors import text_answer
 from app.http.identity import caller_of, note
@@ -34,6 +34,8 @@ from app.repository.reading import Ask, Coming, Document, DocumentSource, Gate, 
 from app.storage import OpenBlob
 from config import Settings
 
+# So long after a client got bytes it may still ask for what belongs to them.
+SLACK_SECONDS = 30.0
 _CONVERTER = re.compile(r"<(segment|artifact):(\w+)>")
 _DECODERS: Mapping[str, tuple[str, Callable[[str], str]]] = {"segment": ("([^/]+)", decode_segment), "artifact": ("(.+)", decode_path)}
 
@@ -96,10 +98,15 @@ class FileRead:
     renews: bool = False
     # See `Ask`.
     spelling: str = ""
+    # What is said of the path where nothing is.
+    absent: str = ""
 
     def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
-        # A condition is about what is there, whole.
-        found = reader.find(ask, whole=not PRECONDITIONS.isdisjoint(environ))
+        try:
+            # A condition is about what is there, whole.
+            found = reader.find(ask, whole=not PRECONDITIONS.isdisjoint(environ))
+        except NotFound as error:
+            raise NotFound(self.absent) if self.absent and not isinstance(error, IsFolder) else error from None
         if found.coming is not None:
             return Loaded(found.gate, found.coming, found.told)
         if self.renews and environ["REQUEST_METHOD"] == "HEAD":
@@ -110,14 +117,24 @@ class FileRead:
 
 @dataclass(frozen=True, slots=True)
 class FactRead:
-    """Something that is known of the artifact at a path without its bytes."""
+    """Something that is known of the artifact at a path without its bytes.
+
+    `instead` is what a proxy passes on that stores nothing: the upstream's own word on it.
+    """
 
     path: str
     describe: Callable[[Gate], Description]
     spelling: str = ""
+    instead: FileRead | None = None
 
     def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
-        found = reader.find(ask)
+        try:
+            # Of the bytes that the client got just before, not of those that the upstream has meanwhile.
+            found = reader.find(replace(ask, slack=SLACK_SECONDS))
+        except NotKept:
+            if self.instead is None:
+                raise
+            return self.instead.load(reader, replace(ask, path=self.instead.path, spelling=self.instead.spelling), environ)
         return Loaded(found.gate, None, found.told)
 
 
@@ -138,7 +155,31 @@ class DocumentRead:
         return Loaded(document, None, told)
 
 
-Read = FileRead | FactRead | DocumentRead
+@dataclass(frozen=True, slots=True)
+class MadeRead:
+    """What is made of a repository's rows, or of a group's members; a proxy has it from its upstream, as it is: `copy` of the same path.
+
+    `describe` is of a gate and of a document alike.
+    """
+
+    made: DocumentRead
+    copy: FileRead | FactRead
+    describe: Callable[[Any], Description]
+
+    @property
+    def path(self) -> str:
+        return self.copy.path
+
+    @property
+    def spelling(self) -> str:
+        return self.copy.spelling
+
+    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
+        read: FileRead | FactRead | DocumentRead = self.copy if reader.is_passed_on(ask) else self.made
+        return read.load(reader, ask, environ)
+
+
+Read = FileRead | FactRead | DocumentRead | MadeRead
 Otherwise = Callable[[], Response]
 Address = Callable[..., Read | Otherwise]
 Refusal = Callable[[ArkvoryError, Asked], Response]
@@ -251,6 +292,21 @@ class Reads:
             return respond(request, about, found.bytes, found.told)
 
         return view
+
+
+class Addresses:
+    """All that the rooms declare, by the path as it was sent (`paths.raw_path`)."""
+
+    def __init__(self, rooms: Iterable[Reads]) -> None:
+        self._routes = {f"{room.prefix}/": room.routes for room in rooms}
+
+    def find(self, path: str) -> tuple[Route, dict[str, str]] | None:
+        """Null where none is. Raises InvalidPath."""
+        for route in self._routes.get(path[: path.find("/", 1) + 1], ()):
+            arguments = route.arguments(path)
+            if arguments is not None:
+                return route, arguments
+        return None
 
 
 def asked_now() -> Asked:

@@ -27,7 +27,7 @@ from app.http.files import FileBody
 from app.http.identity import note
 from app.http.parts import Parts
 from app.http.paths import raw_path
-from app.http.reads import Asked, Description, Read, Reads, Route, giving_back, headers_about, load, respond
+from app.http.reads import Addresses, Asked, Description, Read, Route, giving_back, headers_about, load, respond
 from app.http.responses import CONDITIONS, decide, header_fields
 from app.repository.reading import Coming, Told
 from app.storage import OpenBlob
@@ -58,12 +58,12 @@ class _Answer(NamedTuple):
 class ShortPath:
     """WSGI callable around `application`; `is_open` false sends everything there."""
 
-    def __init__(self, application: Application, house: Parts, rooms: Iterable[Reads], count: Count) -> None:
+    def __init__(self, application: Application, house: Parts, addresses: Addresses, count: Count) -> None:
         self.is_open = True
         self.application = application
         self._house = house
         self._count = count
-        self._routes = {f"{room.prefix}/": room.routes for room in rooms}
+        self._addresses = addresses
         # What an address means depends on nothing else.
         self._route = functools.lru_cache(_MOST_ADDRESSES)(self._find_route)
         self._heads: WeakKeyDictionary[Any, dict[Any, _Head]] = WeakKeyDictionary()
@@ -78,14 +78,11 @@ class ShortPath:
         return self.application(environ, start_response)
 
     def _find_route(self, path: str) -> tuple[Route, str, dict[str, str]] | None:
-        for route in self._routes.get(path[: path.find("/", 1) + 1], ()):
-            try:
-                arguments = route.arguments(path)
-            except InvalidPath:
-                return None
-            if arguments is not None:
-                return route, path, arguments
-        return None
+        try:
+            found = self._addresses.find(path)
+        except InvalidPath:
+            return None
+        return None if found is None else (found[0], path, found[1])
 
     def _answer(
         self, route: Route, path: str, arguments: dict[str, str], environ: dict[str, Any], start_response: StartResponse
@@ -180,8 +177,8 @@ def _fields(about: Description, blob: OpenBlob | None) -> Fields | None:
     return Fields(fields.items())
 
 
-def put_before(app: Flask, house: Parts, rooms: Iterable[Reads], count: Count) -> ShortPath:
-    """Let `app` answer the reads of `rooms` by the short path, where it can; `count` hears of each of its answers."""
-    path = app.extensions["arkvory.shortpath"] = ShortPath(app.wsgi_app, house, rooms, count)
+def put_before(app: Flask, house: Parts, addresses: Addresses, count: Count) -> ShortPath:
+    """Let `app` answer the reads of these addresses by the short path, where it can; `count` hears of each of its answers."""
+    path = app.extensions["arkvory.shortpath"] = ShortPath(app.wsgi_app, house, addresses, count)
     app.wsgi_app = path  # type: ignore[assignment,method-assign]  # Flask documents this way to wrap it
     return path

@@ -5,7 +5,7 @@ Each room has one, `Fetches.dialects` keeps them. A format without one asks for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,10 +27,10 @@ class Order:
     spelling: str
 
 
-# What is kept in place of what arrived: reads its file, and hands on the other bytes. Raises UpstreamWrong when that is not what was asked
+# What is kept in place of what arrived: reads its file, and hands on the other bytes. Raises UpstreamUnfit when that is not what was asked
 # for.
 Remake = Callable[[Path, Callable[[bytes], object]], None]
-# What arrived, and the head that it came with, as the artifact it is to be. Raises UpstreamWrong when it is not what was asked for.
+# What arrived, and the head that it came with, as the artifact it is to be. Raises UpstreamUnfit when it is not what was asked for.
 Accept = Callable[[Received, Arrived], NewFile]
 
 
@@ -39,10 +39,11 @@ class Plan:
     """What is to be asked for a path.
 
     `where` is encoded, below the upstream's address, or a whole address: of another origin it is asked without credentials.
+    `content_type`: what its bytes are called, whatever the upstream says. `checksums`: those that are kept of it, however long it is.
     `digests` (hex by algorithm) and `size` (bytes) are those that the bytes must have, as far as they are known beforehand; `told` are
-    those that the answer's head adds. `lasting`: a copy is never compared again.
-    `published_at`: when the upstream published it (null: it does not say so beforehand), as which version of what; indexes and the like are
-    `ageless`, and never too young.
+    those that the answer's head adds. `whole`: nothing of it is handed on before it was accepted. `lasting`: a copy is never compared
+    again. `published_at`: when the upstream published it (null: it does not say so beforehand), as which version of what; indexes and the
+    like are `ageless`, and never too young.
     What is to be `remade` is not handed on while it comes, and the same again must make the same bytes; `accept` gets those.
     """
 
@@ -50,7 +51,10 @@ class Plan:
     headers: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     size: int | None = None
+    whole: bool = False
     lasting: bool = False
+    content_type: str | None = None
+    checksums: Sequence[str] = ()
     published_at: datetime | None = None
     name: str = ""
     version: str = ""
@@ -65,6 +69,12 @@ class Library(Protocol):
 
     def open(self, path: str) -> OpenBlob:
         """The bytes; close them. Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either."""
+
+    def peek(self, where: str, most: int) -> bytes | None:
+        """A small file of the upstream that belongs to the one that was just read, for `accept` to look at; it is not stored.
+
+        Null when there is none to be had, or it has more than `most` bytes. Raises UpstreamFailed.
+        """
 
 
 class Dialect(Protocol):

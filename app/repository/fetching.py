@@ -21,7 +21,7 @@ import mimetypes
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,7 +51,7 @@ from app.errors import (
     UpstreamBusy,
     UpstreamFailed,
     UpstreamTimedOut,
-    UpstreamWrong,
+    UpstreamUnfit,
 )
 from app.repository.deleting import Editor
 from app.repository.dialects import Dialect, Order, Plan, Remake
@@ -64,7 +64,7 @@ from app.repository.writable import settings_for_writing
 from app.storage import OpenBlob
 from app.upload.receiving import Expected, Received, Receiver
 from app.upstream import freshness, upstream
-from app.upstream.breaker import Line
+from app.upstream.breaker import Condition, Line
 from app.upstream.client import Answer, Arrived, Client, Wanted
 from app.upstream.freshness import MISS_TTL, MUTABLE_TTL, Freshness, Origin, freshness_of, http_moment, ttl_of
 from app.upstream.secrets import Secrets
@@ -282,7 +282,7 @@ class Passing:
     def _check(self) -> None:
         for name, each in self._hashes.items():
             if each.hexdigest() != self._digests[name]:
-                raise UpstreamWrong(f"{name} of what the upstream sent is {each.hexdigest()}, and should be {self._digests[name]}")
+                raise UpstreamUnfit(f"{name} of what the upstream sent is {each.hexdigest()}, and should be {self._digests[name]}")
 
     def close(self) -> None:
         self._held.close()
@@ -335,7 +335,17 @@ class Fetches:
     @property
     def left_alone(self) -> int:
         """Upstreams that are not asked just now."""
-        return sum(line.breaker.state in {"open", "paused"} for line in self._lines.values())
+        return sum(line.breaker.leaves_alone for line in self.lines)
+
+    def condition(self, repository_id: int) -> Condition | None:
+        """How this process gets along with the upstream of a proxy; null when it has not asked it yet."""
+        line = self._lines.get(repository_id)
+        return None if line is None else line.condition
+
+    @property
+    def lines(self) -> Collection[Line]:
+        """Those to upstreams that this process has asked."""
+        return self._lines.values()
 
     def join(self, order: Order) -> Fetch:
         """The fetch of that path that runs already, or one that begins now."""
@@ -421,6 +431,12 @@ class Fetches:
             raise failure or Unavailable(f"{path!r} was deleted meanwhile; try again", retry_after=1)
         return self._deposits.store.open(found.copy.digest, found.copy.blob_id)
 
+    def peek(self, snapshot: Snapshot, where: str, most: int) -> bytes | None:
+        """See `dialects.Library`."""
+        order = Order(snapshot, where, where)
+        found = self.look(order)
+        return self._client.small(found.upstream, Wanted(where), self._line(order, found), most)
+
     def taken(self, order: Order, absent: NotFound) -> OpenBlob:
         """All of an answer that is not stored, as it would be kept, in a file without a name. Raises `absent`, UpstreamFailed, TooLarge."""
         plan = self._plan(order)
@@ -479,6 +495,7 @@ class Fetches:
         if line is None:
             line = self._lines[order.snapshot.id] = Line(order.snapshot.name, found.upstream.connections)
         line.resize(found.upstream.connections)
+        line.breaker.name = order.snapshot.name
         return line
 
     # -- what becomes of the answer
@@ -527,6 +544,16 @@ class Fetches:
         known[order.spelling] = now + lifetime
         self._cache.misses.put(key, known, tags=(keys.tag_of_repository(order.snapshot.id),), lifetime=max(known.values()) - now)
 
+    def give_up(self, order: Order) -> None:
+        """The copy goes when its bytes are missing on the disk."""
+        copy = self.look(order).copy
+        if copy is None:
+            return
+        try:
+            self._deposits.store.open(copy.digest, copy.blob_id).close()
+        except FileNotFoundError:
+            self._editor.drop_copy(order.snapshot, order.path, copy.upload_id)
+
     def is_missing(self, order: Order, epochs: Epochs) -> bool:
         """Whether the upstream said lately that it has no such file, by this spelling."""
         known = self._cache.misses.get(keys.for_miss(order.snapshot.id, epochs, order.path))
@@ -545,7 +572,7 @@ class Fetches:
         return Outcome.STORED
 
     def _remade(self, session: Session, fetched: _Fetched, received: Received) -> Received:
-        """As it is to be kept. Raises NotStorable when there is no room, and UpstreamWrong."""
+        """As it is to be kept. Raises NotStorable when there is no room, and UpstreamUnfit."""
         if fetched.plan.remade is None:
             return received
         try:
@@ -558,11 +585,11 @@ class Fetches:
         """The whole body, handed on as it comes where nothing stands against it. Raises NotStorable when there is no room."""
         order, found, answer = fetched.order, fetched.found, fetched.answer
         try:
-            receiver = session.receiver(fetched.expected(), when_small=("md5", "sha1"))
+            receiver = session.receiver(fetched.expected(), always=fetched.plan.checksums, when_small=("md5", "sha1"))
         except (CapacitySpent, TooLarge) as error:
             raise NotStorable from error
         # A copy is better than a new file that breaks off, and what is held must not leave.
-        may_begin = found.copy is None and found.reason is None and fetched.plan.remade is None
+        may_begin = found.copy is None and found.reason is None and not fetched.plan.whole and fetched.plan.remade is None
         try:
             while piece := answer.read():
                 receiver.feed(piece)
@@ -574,7 +601,7 @@ class Fetches:
             self._leave_alone(order)
             raise (error if fetch.begun else NotStorable) from error
         except (DigestMismatch, Invalid) as error:
-            raise UpstreamWrong(f"what the upstream sent for {order.path!r} is not what it should be: {error.message}") from error
+            raise UpstreamUnfit(f"what the upstream sent for {order.path!r} is not what it should be: {error.message}") from error
 
     def _leave_alone(self, order: Order) -> None:
         """There was no room for it half way."""
@@ -594,12 +621,10 @@ class Fetches:
         with self._place(), self._client.get(found.upstream, wanted, self._line(order, found)) as answer:
             if answer.absent:
                 return None
-            body = bytearray()
-            while piece := answer.read():
-                body += piece
-                if len(body) > most:
-                    raise UpstreamWrong(f"the upstream's answer has more than {most} bytes")
-        return bytes(body)
+            body = answer.whole(most)
+        if body is None:
+            raise UpstreamUnfit(f"the upstream's answer has more than {most} bytes")
+        return body
 
     def pass_through(self, order: Order) -> tuple[Head, Passing] | None:
         """The upstream's bytes for one client; null when it has none. Raises Quarantined for what is held, and TooYoung."""
@@ -695,20 +720,21 @@ class _Fetched:
 
     @property
     def head(self) -> Head:
-        return Head(self.answer.size, content_type_of(self.answer.head, self.order.path), told_of(self.release))
+        content_type = self.plan.content_type or content_type_of(self.answer.head, self.order.path)
+        return Head(self.answer.size, content_type, told_of(self.release))
 
     def expected(self) -> Expected:
         told = {} if self.plan.told is None else self.plan.told(self.answer.head)
         return Expected({**told, **self.plan.digests}, self.answer.size if self.plan.size is None else self.plan.size)
 
     def accepted(self, received: Received) -> NewFile:
-        """Raises UpstreamWrong when the format finds that it is something else."""
+        """Raises UpstreamUnfit when the format finds that it is something else."""
         accept = self.plan.accept or self._as_it_is
         file = accept(received, self.answer.head)
         return replace(file, origin=self.origin(), metadata={**file.metadata, **told_of(self.release)})
 
     def _as_it_is(self, received: Received, head: Arrived) -> NewFile:
-        return NewFile(self.order.path, received, content_type_of(head, self.order.path))
+        return NewFile(self.order.path, received, self.head.content_type)
 
     def origin(self, former: Freshness | None = None) -> Origin:
         """Where it came from, and by which validators; those that it does not repeat are the former ones."""
@@ -727,6 +753,9 @@ class _Library:
 
     def open(self, path: str) -> OpenBlob:
         return self.fetches.bring(self.snapshot, path)
+
+    def peek(self, where: str, most: int) -> bytes | None:
+        return self.fetches.peek(self.snapshot, where, most)
 
 
 _LOOK = text(

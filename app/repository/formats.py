@@ -193,6 +193,13 @@ def check_version_policy(format_name: str, settings: Mapping[str, Any], path: st
         raise Conflict(f"this repository takes snapshots, and {path!r} is a release (version_policy)")
 
 
+def is_of_other_kind(format_name: str, policy: str, path: str) -> bool:
+    """Whether the path is of a version that a proxy with this `version_policy` does not have. An index names both kinds."""
+    if policy == "release":
+        return _is_snapshot(format_name, path)
+    return policy == "snapshot" and not (path.endswith("/") or _is_snapshot(format_name, path) or is_made(format_name, path))
+
+
 def _is_snapshot(format_name: str, path: str) -> bool:
     snapshots = FORMATS[format_name].snapshots
     return snapshots is not None and snapshots.fullmatch(path) is not None

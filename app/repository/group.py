@@ -105,6 +105,10 @@ class Group:
             judged = self._reader.judge(ask)
         raise outcomes.error() if outcomes.absent or outcomes.failed else _nothing(ask)
 
+    def restore(self, ask: Ask, lost: Found) -> Found:
+        """What was lost is a member's."""
+        return self._proxy.restore(ask, lost)
+
     def _enter(self, judged: Judged, ask: Ask) -> _Entry:
         membership = self._memberships.get(judged.snapshot)
         decided = judged.snapshot.epochs

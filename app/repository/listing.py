@@ -138,18 +138,25 @@ class Listing:
         with self._database.consistent() as connection:
             self._access.admit(connection, caller)
             identity = self._authority.present(connection, caller)
-            values = {"from": after[0], "format": format, "only": only, "limit": REPOSITORIES_LOOKED_AT, **subject(identity)}
             found: list[tuple[str, str]] = []
-            known = connection.execute(_KNOWN_OF_FORMAT, values).all()
-            for row in known:
+            # A client takes a page that is not full for the last one, however many repositories have nothing.
+            for row in self._known_of_format(connection, identity, format, after[0], only):
                 start = after[1] if row.name == after[0] else ""
                 names = _package_names(connection, row.id, _grant(row, identity), start, limit + 1 - len(found))
                 found += [(row.name, name) for name in names]
                 if len(found) > limit:
                     return Page(found[:limit], found[limit - 1] if limit else None)
-        # Where more repositories were to be looked at, the page goes on behind the last of them.
-        ended = len(known) < REPOSITORIES_LOOKED_AT
-        return Page(found, None if ended else (known[-1].name, _LAST))
+        return Page(found)
+
+    def _known_of_format(
+        self, connection: Connection, identity: Identity | None, format: str, first: str, only: str | None
+    ) -> Iterator[Row[Any]]:
+        """Repositories from the name `first` on."""
+        values = {"from": first, "format": format, "only": only, "limit": REPOSITORIES_LOOKED_AT, **subject(identity)}
+        while known := connection.execute(_KNOWN_OF_FORMAT, values).all():
+            yield from known
+            # The least name that is higher.
+            values["from"] = f"{known[-1].name}\x01"
 
     def search(self, caller: Caller, wanted: Filter, limit: int, after: tuple[str, str] = ("", "")) -> Page[Artifact]:
         """In all repositories that the caller may read, by repository and path; `after` is such a pair.

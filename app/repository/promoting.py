@@ -126,16 +126,18 @@ def _rows_of(table: str, copies: Sequence[Copy]) -> Also | None:
     sources = {each.row.path: each.row for each in copies}
     statement = text(
         f"insert into {table} select (jsonb_populate_record(null::{table}, to_jsonb(t) || "
-        f"jsonb_build_object('artifact_id', cast(:to as bigint)))).* from {table} t where t.artifact_id = :from"
+        f"jsonb_build_object('artifact_id', cast(:to as bigint)))).* from {table} t join arkvory_artifacts a on a.id = t.artifact_id "
+        "where t.artifact_id = :from and a.upload_id = :upload"
     )
 
     def copy(connection: Connection, package_id: int, published: Sequence[Published]) -> None:
         for each in published:
             source = sources[each.path]
             connection.execute(text(f"delete from {table} where artifact_id = :to"), {"to": each.id})
-            done = connection.execute(statement, {"from": source.id, "to": each.id})
+            # Of the same bytes: the row of an artifact that was replaced meanwhile is about others.
+            done = connection.execute(statement, {"from": source.id, "upload": source.upload_id, "to": each.id})
             if done.rowcount == 0 and source.version is not None:
-                raise NotFound(f"{each.path!r} was deleted while it was copied")
+                raise NotFound(f"{each.path!r} was deleted or replaced while it was copied")
 
     return copy
 
@@ -183,8 +185,9 @@ def _parts(connection: Connection, snapshot: Snapshot, paths: Sequence[str]) -> 
 
 
 _ARTIFACTS = text(
-    "select a.id, a.path, a.content_type, a.metadata, a.version, a.withheld, b.digest, b.size, b.checksums, p.name as package, "
-    "p.display_name from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id left join arkvory_packages p on p.id = a.package_id "
+    "select a.id, a.upload_id, a.path, a.content_type, a.metadata, a.version, a.withheld, b.digest, b.size, b.checksums, "
+    "p.name as package, p.display_name from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+    "left join arkvory_packages p on p.id = a.package_id "
     "where a.repository_id = :id and a.path = any(:paths) order by a.path"
 )
 _VERSION = text(

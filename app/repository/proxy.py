@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection
 
 from app.cache.snapshots import Snapshot
-from app.errors import ArkvoryError, Blocked, NotFound, Unavailable
+from app.errors import ArkvoryError, Blocked, IsFolder, NotFound, NotKept
 from app.repository.dialects import Order
 from app.repository.fetching import Fetches, Head, NotStorable, Outcome
 from app.repository.reading import Answered, Ask, Coming, DocumentSource, Found, Gate, Judged, Reader, Shelf, Told, check_age
@@ -64,17 +64,32 @@ class Proxy:
         except NotFound as absent:
             return self._fetch(judged, ask, absent, whole=whole)
         known = found.gate.freshness
-        if known is not None and not known.is_due(judged.snapshot.upstream_url, time.time()):
+        if known is not None and not known.is_due(judged.snapshot.upstream_url, time.time() - ask.slack):
             return Found(found.snapshot, found.gate, Told("hit", known.age))
         return self._revalidate(judged, ask, found)
+
+    def restore(self, ask: Ask, lost: Found) -> Found:
+        """The copy goes, and is fetched anew. Raises UpstreamFailed when it cannot be had."""
+        self._fetches.give_up(Order(lost.snapshot, ask.path, ask.path))
+        return self._reader.find(ask)
 
     def document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str) -> Answered:
         """Of the upstream's document that is kept at `made_of`, which is looked after like any other file; empty: of rows alone."""
         require_path(judged.snapshot, ask.path)
         if not made_of:
             return Answered(self._reader.stored_document(judged, ask, source, known_etags), None)
+        index = replace(ask, path=made_of, spelling="", of=ask.path)
+        try:
+            return self._made_document(judged, ask, source, known_etags, index)
+        except FileNotFoundError:
+            log.error("the bytes of %s/%s are missing on the disk: fetched anew", ask.repository, made_of)
+            self._fetches.give_up(_order(judged, index))
+            self._fetches.bring(judged.snapshot, made_of).close()
+            return Answered(self._reader.document_again(ask, source, known_etags), Told("miss", 0))
+
+    def _made_document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], index: Ask) -> Answered:
         with contextlib.ExitStack() as held:
-            told, shelf = self._bring(judged, replace(ask, path=made_of, spelling="", of=ask.path), held)
+            told, shelf = self._bring(judged, index, held)
             if shelf is not None:
                 return Answered(self._reader.passing_document(ask, source, shelf), told)
         if told is not None and told.how == "hit":
@@ -101,10 +116,14 @@ class Proxy:
         if self._fetches.is_missing(order, judged.epochs):
             raise absent
         fetch = self._fetches.join(order)
-        head = None if whole else fetch.head()
-        if head is not None and (coming := fetch.follow()) is not None:
-            return self._coming(ask, head, coming)
-        outcome = fetch.end()
+        try:
+            head = None if whole else fetch.head()
+            if head is not None and (coming := fetch.follow()) is not None:
+                return self._coming(ask, head, coming)
+            outcome = fetch.end()
+        except NotFound as error:
+            # A folder of ours, whatever is said of the upstream.
+            raise absent if isinstance(absent, IsFolder) else error from None
         if outcome is Outcome.GONE:
             raise absent
         return self._told(self._reader.find_stored(ask), _HOW[outcome])
@@ -140,7 +159,7 @@ class Proxy:
 
     def _pass_through(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
         if whole:
-            raise Unavailable("this repository does not store what it fetches, and that cannot be told without storing it", retry_after=60)
+            raise NotKept("this repository does not store what it fetches, and that cannot be told without storing it", retry_after=60)
         passing = self._fetches.pass_through(_order(judged, ask))
         if passing is None:
             raise NotFound(f"there is no {ask.path!r} in repository {ask.repository!r}")

@@ -272,7 +272,15 @@ class Session:
             self._receivers.append(receiver)
             self._reservations.append(reservation)
         else:
-            self._publisher.sessions.pause(reservation, receiver.pause())
+            self._pause(receiver, reservation)
+
+    def _pause(self, receiver: Receiver, reservation: Reservation) -> None:
+        """Raises UploadGivenUp or UploadUnknown when somebody else went on with it, or ended it."""
+        publisher = self._publisher
+        try:
+            publisher.sessions.pause(reservation, receiver.pause())
+        finally:
+            publisher.admission.forget(reservation.id)
 
     def _discard(self) -> None:
         """W1: whatever was not published is given back at once; what cannot be is left to the cleanup."""
@@ -405,7 +413,7 @@ class Publisher:
                 write_references(connection, snapshot.id, references)
             _tell_packages(connection, packages, [each.package or package for each in files], published)
             self._remember(connection, now, files)
-            states = {each.received.reservation.id: UploadState("published", each.received.size) for each in files}
+            states = {(room := each.received.reservation).id: UploadState("published", each.received.size, room.holder) for each in files}
             states |= {each.upload_id: UploadState("garbage") for each in gone if each is not None}
             transaction.settle_uploads(states)
         return published
@@ -650,15 +658,16 @@ def _texts(documents: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _json(value: Mapping[str, Any]) -> str:
     text = json.dumps(value)
-    # PostgreSQL keeps no NUL in text. What looks like one may also be a backslash and `u0000`.
-    return json.dumps(_without_nuls(value)) if "\\u0000" in text else text
+    # What looks like an escape may also be a backslash and the rest of it, or half of a character whose other half follows.
+    return json.dumps(_storable(value)) if "\\u0000" in text or "\\ud" in text else text
 
 
-def _without_nuls(value: Any) -> Any:
+def _storable(value: Any) -> Any:
+    """Without what PostgreSQL keeps in no text: NUL goes, and half a character becomes U+FFFD, as it does in most clients."""
     if isinstance(value, str):
-        return value.replace("\0", "")
+        return value.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
-        return {_without_nuls(key): _without_nuls(each) for key, each in value.items()}
+        return {_storable(key): _storable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nuls(each) for each in value]
+        return [_storable(each) for each in value]
     return value

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gevent
 from sqlalchemy import Connection, Row, TextClause, text
@@ -55,6 +55,8 @@ class Ask:
     spelling: str = ""
     # The path that must be readable, where it is another one than that which is read.
     of: str | None = None
+    # A proxy's copy that fell due so many seconds ago will do.
+    slack: float = 0.0
     # The member of the group that is asked for it; 0: it is no group, or all of them are.
     member: int = 0
 
@@ -265,6 +267,9 @@ class Source(Protocol):
     def document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str) -> Answered:
         """As `Reader.document`, for somebody who may read."""
 
+    def restore(self, ask: Ask, lost: Found) -> Found:
+        """Instead of what has no bytes on the disk any more. Raises Unavailable when there is nothing else either."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sight:
@@ -353,8 +358,19 @@ class Reader:
                 return Looked(judged.snapshot, there)
         return self._load_gate(judged, ask)
 
+    def is_passed_on(self, ask: Ask) -> bool:
+        """Whether the repository has its documents from an upstream, as files; false for one that is not there."""
+        try:
+            return self._snapshots.get(ask.tenant, ask.repository).kind == "proxy"
+        except NotFound:
+            return False
+
     def open_blob(self, ask: Ask, found: Found) -> tuple[Found, OpenBlob]:
-        """Open the bytes. When they went since the gate was kept, the database is asked what the path points at now."""
+        """Open the bytes. When they went since the gate was kept, the database is asked what the path points at now.
+
+        Where a proxy's went from the disk, they are fetched anew.
+        """
+        lost: Found | None = None
         while True:
             try:
                 return found, self._store.open(found.gate.digest, found.gate.blob_id)
@@ -362,7 +378,7 @@ class Reader:
                 self._forget_gate(found)
             known, found = found, self._find_anew(ask, found)
             if known.gate.blob_id == found.gate.blob_id:
-                self._missing(ask, found)
+                lost, found = found, self._instead(ask, found, lost)
 
     def renew(self, ask: Ask, found: Found) -> Found:
         """Let a part live for its grace from now on (W3). Raises what `find` raises when cleanup was faster."""
@@ -379,9 +395,13 @@ class Reader:
         require_path(again.snapshot, ask.path)
         return again
 
-    def _missing(self, ask: Ask, found: Found) -> NoReturn:
-        log.error("blob %s-%s of %s/%s is missing on the disk", found.gate.digest, found.gate.blob_id, ask.repository, ask.path)
-        raise Unavailable("the bytes of this artifact are missing on the server; tell its administrator", retry_after=60)
+    def _instead(self, ask: Ask, lost: Found, before: Found | None) -> Found:
+        """Once is enough: on a disk that loses what it is given, fetching does not help."""
+        log.error("blob %s-%s of %s/%s is missing on the disk", lost.gate.digest, lost.gate.blob_id, ask.repository, ask.path)
+        source = self.sources.get(lost.snapshot.kind)
+        if source is None or before is not None:
+            raise Unavailable("the bytes of this artifact are missing on the server; tell its administrator", retry_after=60)
+        return source.restore(ask, lost)
 
     # -- documents
 

@@ -33,7 +33,7 @@ from config import Settings
 
 KINDS = ("hosted", "proxy", "group")
 # Formats that may have an upstream.
-PROXIED = ("npm", "raw")
+PROXIED = ("raw", "maven", "npm")
 LONGEST_TTL = 366 * 86400
 MOST_DAYS = 3660
 STATUSES = ("online", "offline", "maintenance")
@@ -330,16 +330,18 @@ def _check_settings(of: _Kind, settings: Mapping[str, Any]) -> None:
 
 def _settings_of(of: _Kind) -> Mapping[str, Callable[[str, Any], None]]:
     """The settings that such a repository has, with what checks each."""
-    if of.kind == "proxy":
-        fetching = {"mutable_ttl": _check_seconds, "miss_ttl": _check_seconds, "caching": _check_flag}
-        return fetching | {"minimum_age": _check_days, **dict.fromkeys(("minimum_age_exceptions", "allow", "block"), _check_patterns)}
+    known: dict[str, Callable[[str, Any], None]] = {"write_policy": _one_of(WRITE_POLICIES)}
     if of.kind == "group":
         named = {} if FORMATS[of.format].package_of is None else {"name_policy": _one_of(NAME_POLICIES), "merged_names": _check_patterns}
         return {"write_member": _check_name, **named}
-    known = {"write_policy": _one_of(WRITE_POLICIES)}
+    if of.kind == "proxy":
+        known = {
+            "mutable_ttl": _check_seconds, "miss_ttl": _check_seconds, "caching": _check_flag, "minimum_age": _check_days,
+            **dict.fromkeys(("minimum_age_exceptions", "allow", "block"), _check_patterns),
+        }  # fmt: skip
     if FORMATS[of.format].snapshots:
         known["version_policy"] = _one_of(VERSION_POLICIES)
-    if FORMATS[of.format].tags is not None:
+    if of.kind == "hosted" and FORMATS[of.format].tags is not None:
         known["immutable_tags"] = _check_patterns
     return known
 

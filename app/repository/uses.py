@@ -30,26 +30,29 @@ class Uses:
         if age + 2 * FLUSH_SECONDS < self._grace / 2:
             self._noted.add((repository_id, path))
             return True
-        return self._write({(repository_id, path)}) == 1
+        # One row, so whoever has it is waited for.
+        with self._transactions.begin() as transaction:
+            return transaction.connection.execute(_RENEW, {"id": repository_id, "path": path}).rowcount == 1
 
     def flush(self) -> None:
-        """Called regularly."""
+        """Called regularly. Never waits for a row while it has others: whoever publishes or deletes locks them in an order of their own."""
         noted, self._noted = self._noted, set()
-        if noted:
-            self._write(noted)
-
-    def _write(self, parts: set[tuple[int, str]]) -> int:
-        """How many were parts that nothing refers to, and still are."""
-        in_order = sorted(parts)
-        values = {"ids": [each[0] for each in in_order], "paths": [each[1] for each in in_order]}
+        if not noted:
+            return
+        values = {"ids": [each[0] for each in noted], "paths": [each[1] for each in noted]}
         with self._transactions.begin() as transaction:
-            return transaction.connection.execute(_RENEW, values).rowcount
+            transaction.connection.execute(_RENEW_FREE, values)
+            # What somebody else had is renewed the next time, if they leave it a part that nothing refers to.
+            self._noted |= {(row.repository_id, row.path) for row in transaction.connection.execute(_NOT_RENEWED, values)}
 
 
-_RENEW = text(
-    # Rows are locked in the order of their ids, whatever the plan of the update.
-    "with locked as materialized (select a.id from arkvory_artifacts a "
-    "join unnest(cast(:ids as bigint[]), cast(:paths as text[])) as used(repository_id, path) "
-    "on a.repository_id = used.repository_id and a.path = used.path where a.candidate_at is not null order by a.id for update of a) "
-    "update arkvory_artifacts set candidate_at = now() where id in (select id from locked)"
+_RENEW = text("update arkvory_artifacts set candidate_at = now() where repository_id = :id and path = :path and candidate_at is not null")
+_USED = (
+    "arkvory_artifacts a join unnest(cast(:ids as bigint[]), cast(:paths as text[])) as used(repository_id, path) "
+    "on a.repository_id = used.repository_id and a.path = used.path where a.candidate_at is not null"
 )
+_RENEW_FREE = text(
+    f"with free as materialized (select a.id from {_USED} for update of a skip locked) "
+    "update arkvory_artifacts set candidate_at = now() where id in (select id from free)"
+)
+_NOT_RENEWED = text(f"select a.repository_id, a.path from {_USED} and a.candidate_at < now()")

@@ -4,6 +4,7 @@
     minimum_age_exceptions   patterns of `name` or `name@version` that need no age
     allow, block             patterns of paths, or of folders for all that is below them; what is blocked is not there, nor what is not
                              among the allowed where some are named
+    version_policy           (Maven) releases alone, or snapshots: the other kind of versions is not there
 
 The settings stand in the snapshot, so a change binds on the next request. Files are judged by what a copy's metadata says, indexes by
 what the upstream's own says of each version.
@@ -15,13 +16,14 @@ import fnmatch
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.cache.snapshots import Snapshot
 from app.errors import Blocked, TooYoung
+from app.repository.formats import is_of_other_kind
 
 # Keys of a copy's metadata: when the upstream published it, as far as anybody knows (without it nothing is ever too young), and the name
 # and the version that exceptions speak of.
@@ -52,6 +54,8 @@ class Restrictions:
     exceptions: re.Pattern[str] | None = None
     allow: re.Pattern[str] | None = None
     block: re.Pattern[str] | None = None
+    # Whether a path is of a version of the kind that is left out (version_policy); null: none is.
+    other_kind: Callable[[str], bool] | None = None
     # As they stand in the settings.
     allowed: Sequence[str] = ()
     blocked: Sequence[str] = ()
@@ -60,10 +64,12 @@ class Restrictions:
 
     @property
     def are_about_paths(self) -> bool:
-        return self.allow is not None or self.block is not None
+        return self.allow is not None or self.block is not None or self.other_kind is not None
 
     def keep_out(self, path: str) -> str | None:
         """The rule that keeps a path out, in words; null when none does. A folder ends in a slash; what is below it may be allowed."""
+        if self.other_kind is not None and self.other_kind(path):
+            return "version_policy"
         lines = list(_lines_to(path))
         if self.block is not None and any(map(self.block.fullmatch, lines)):
             return f"block {_first(self.blocked, lines)!r}"
@@ -118,16 +124,17 @@ NONE = Restrictions()
 
 def restrictions_of(snapshot: Snapshot) -> Restrictions:
     """Those of a proxy; `NONE` for others."""
-    return NONE if snapshot.restrictions is None else _parsed(snapshot.restrictions)
+    return NONE if snapshot.restrictions is None else _parsed(snapshot.restrictions, snapshot.format)
 
 
 @functools.lru_cache(_MOST_TEXTS)
-def _parsed(text: str) -> Restrictions:
+def _parsed(text: str, format_name: str) -> Restrictions:
     told: Mapping[str, Any] = json.loads(text)
     days, exceptions = told.get("minimum_age"), told.get("minimum_age_exceptions") or ()
     allowed, blocked = tuple(told.get("allow") or ()), tuple(told.get("block") or ())
+    other_kind = functools.partial(is_of_other_kind, format_name, told["version_policy"]) if "version_policy" in told else None
     return Restrictions(
-        timedelta(days=days) if days else None, _any_of(exceptions), _any_of(allowed), _any_of(blocked), allowed, blocked
+        timedelta(days=days) if days else None, _any_of(exceptions), _any_of(allowed), _any_of(blocked), other_kind, allowed, blocked
     )  # fmt: skip
 
 
@@ -157,7 +164,7 @@ def require_path(snapshot: Snapshot, path: str) -> None:
     """Raises Blocked for a path that a rule of this proxy keeps out."""
     if snapshot.restrictions is None:
         return
-    rule = _keeping_out(snapshot.restrictions, path)
+    rule = _keeping_out(snapshot.restrictions, snapshot.format, path)
     if rule is not None:
         raise Blocked(f"there is no {path!r} in repository {snapshot.name!r}: its path rules leave it out ({rule})", rule)
 
@@ -168,8 +175,8 @@ def keeps_out(snapshot: Snapshot, path: str) -> bool:
 
 
 @functools.lru_cache(_MOST_PATHS)
-def _keeping_out(text: str, path: str) -> str | None:
-    restrictions = _parsed(text)
+def _keeping_out(text: str, format_name: str, path: str) -> str | None:
+    restrictions = _parsed(text, format_name)
     return restrictions.keep_out(path) if restrictions.are_about_paths else None
 
 

@@ -2,6 +2,7 @@
 
     blobs/
     ├── incoming/{upload id}                     being written; same file system as the addresses
+    │            {upload id}.{holder}            the same, by one request of several
     │            {upload id}.{digest}            whole, about to be placed: keeps cleanup from the blob of that digest
     │            {upload id}.{digest}.again      for a moment, where something is at the address already
     └── sha256/ab/cd/{digest}-{row id}           placed; never changes
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 # Bytes after which the disk begins to write: enough for it to do so in long runs.
 _WRITE_BEHIND = 8 * 1024 * 1024
+_COPIED_AT_ONCE = 64 * 1024 * 1024
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -93,7 +95,7 @@ class IncomingFile:
             if there < size:
                 raise FileNotFoundError(self.path)
         except BaseException:
-            self.close()
+            self._give_back()
             raise
 
     def write(self, piece: bytes | memoryview) -> None:
@@ -111,15 +113,23 @@ class IncomingFile:
         """The end of writing: on the disk, and the descriptor given back (a form may bring many files)."""
         with _disk_errors():
             os.fsync(self._fd)
-        self.close()
+        self._give_back()
 
     def close(self) -> None:
+        self._give_back()
+        name = self.path.with_suffix("")
+        if name != self.path:
+            with _disk_errors(), _source(self.path):
+                os.rename(self.path, name)
+            self.path = name
+
+    def _give_back(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def discard(self) -> None:
-        self.close()
+        self._give_back()
         self.path.unlink(missing_ok=True)
 
 
@@ -135,6 +145,19 @@ def put(path: Path, target: Path) -> None:
         if error.errno not in _NO_LINKS:
             raise
         os.rename(path, target)
+
+
+def _take_over(name: Path, own: Path, size: int) -> None:
+    """Copy the first bytes of what somebody held and may still write into, and take its name away from them."""
+    held = [each for each in name.parent.glob(f"{name.name}.*") if len(each.suffix) == len(own.suffix) and each != own]
+    whole = next((each for each in held if each.stat().st_size >= size), None)
+    if whole is not None:
+        with _disk_errors(), whole.open("rb") as source, own.open("xb") as target:
+            left = size
+            while left and (count := os.copy_file_range(source.fileno(), target.fileno(), min(left, _COPIED_AT_ONCE))):
+                left -= count
+    for each in held:
+        each.unlink(missing_ok=True)
 
 
 def _opened(name: str) -> OpenBlob:
@@ -195,9 +218,16 @@ class FileStore:
     def create(self, upload_id: UUID) -> IncomingFile:
         return IncomingFile(self._incoming / str(upload_id))
 
-    def resume(self, upload_id: UUID, size: int) -> IncomingFile | None:
+    def resume(self, upload_id: UUID, size: int, holder: UUID) -> IncomingFile | None:
+        name = self._incoming / str(upload_id)
+        own = name.with_suffix(f".{holder}")
         try:
-            return IncomingFile(self._incoming / str(upload_id), size)
+            with _disk_errors(FileNotFoundError):
+                os.rename(name, own)
+        except FileNotFoundError:
+            _take_over(name, own, size)
+        try:
+            return IncomingFile(own, size)
         except FileNotFoundError:
             return None
 

@@ -31,7 +31,7 @@ class Incoming(Protocol):
     def write(self, piece: bytes | memoryview) -> None: ...
 
     def close(self) -> None:
-        """Give the descriptor back; the bytes stay, for `BlobStore.resume`."""
+        """Give the descriptor back; the bytes stay, for `BlobStore.resume`. Raises UploadGivenUp when another one went on with them."""
 
     def sync(self) -> None:
         """The end of writing: on the disk, not only in the kernel's memory."""
@@ -48,8 +48,11 @@ class BlobStore(Protocol):
 
     def create(self, upload_id: UUID) -> Incoming: ...
 
-    def resume(self, upload_id: UUID, size: int) -> Incoming | None:
-        """Go on behind the first `size` bytes of a temporary file; null when so many are not there."""
+    def resume(self, upload_id: UUID, size: int, holder: UUID) -> Incoming | None:
+        """Go on behind the first `size` bytes of a temporary file, as `holder`; null when so many are not there.
+
+        A former holder that did not close it may still write: what it has is copied, and nothing that it does reaches the copy.
+        """
 
     def holds(self, digest: str, blob_id: int, size: int) -> bool: ...
 

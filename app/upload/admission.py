@@ -33,13 +33,17 @@ LARGEST_STEP = 256 * MIB
 
 @dataclass
 class Reservation:
-    """An open upload: `reserved` bytes are counted for it, `written` are on the disk already."""
+    """An open upload: `reserved` bytes are counted for it, `written` are on the disk already.
+
+    `holder` is who moves bytes of one that takes several requests: when another one took over, this one is worth nothing.
+    """
 
     id: UUID
     repository_id: int
     reserved: int
     exact: bool
     written: int = 0
+    holder: UUID | None = None
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,11 @@ class Admission:
             self._check_room(transaction, reservation.repository_id, wanted)
             transaction.order.reach(Step.UPLOADS)
             grown = transaction.connection.execute(
-                text("update arkvory_uploads set bytes = :bytes, changed_at = now() where id = cast(:id as uuid) and status = 'open'"),
-                {"bytes": reservation.reserved + wanted, "id": str(reservation.id)},
+                text(
+                    "update arkvory_uploads set bytes = :bytes, changed_at = now() where id = cast(:id as uuid) and status = 'open' "
+                    "and holder is not distinct from cast(:holder as uuid)"
+                ),
+                {"bytes": reservation.reserved + wanted, "id": str(reservation.id), "holder": _text(reservation.holder)},
             )
             if not grown.rowcount:
                 raise UploadGivenUp
@@ -153,19 +160,23 @@ class Admission:
     def release(self, upload_ids: Iterable[UUID]) -> None:
         """Give reserved bytes back. When the database is away, cleanup does it once the lease has run out.
 
-        Only what is open, without waiting: one whose publishing is in doubt may turn out to be published (C2).
+        Only what is open, without waiting: one whose publishing is in doubt may turn out to be published (C2). And nothing that
+        another one has taken over.
         """
         ids = list(upload_ids)
+        holders = [_text(known.holder) if (known := self.open_uploads.get(each)) else None for each in ids]
         try:
             with self._transactions.begin() as transaction:
                 transaction.order.reach(Step.UPLOADS)
                 transaction.connection.execute(
                     text(
                         "update arkvory_uploads set status = 'released', changed_at = now(), lease_until = null where id in "
-                        "(select id from arkvory_uploads where id = any(cast(:ids as uuid[])) and status = 'open' "
-                        "order by id for update skip locked)"
+                        "(select u.id from arkvory_uploads u "
+                        "join unnest(cast(:ids as uuid[]), cast(:holders as uuid[])) as mine(id, holder) on mine.id = u.id "
+                        "where u.status = 'open' and (mine.holder is null or mine.holder = u.holder) "
+                        "order by u.id for update of u skip locked)"
                     ),
-                    {"ids": [str(each) for each in ids]},
+                    {"ids": [str(each) for each in ids], "holders": holders},
                 )
         except ArkvoryError as error:
             log.warning("%d upload(s) are left to the cleanup: %s", len(ids), error)
@@ -246,3 +257,7 @@ class Admission:
         self._looked_at = time.monotonic()
         sizes = self._pool.apply(self._store.temporary)
         self._written_elsewhere = sum(size for upload_id, size in sizes.items() if upload_id not in self.open_uploads)
+
+
+def _text(upload_id: UUID | None) -> str | None:
+    return None if upload_id is None else str(upload_id)

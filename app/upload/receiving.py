@@ -190,11 +190,11 @@ class Receiver:
             self._admission.grow(self._reservation, self._size + size, exactly=True)
 
     def pause(self) -> Progress:
-        """Write what has been fed and let go of the file; `finish` is left to a later request."""
+        """Write what has been fed and let go of the file; `finish` is left to a later request. Raises UploadGivenUp."""
         self._land()
         self._take_off()
         self._land()
-        self._incoming.close()
+        self._pool.apply(self._incoming.close)
         return Progress(self._size, self._hashes)
 
     def _checksums(self) -> dict[str, str]:

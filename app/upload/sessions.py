@@ -1,7 +1,8 @@
 """Uploads that take several requests (DESIGN 5): their state is a row of `arkvory_uploads`, their bytes a temporary file of the blob store.
 
 So any process may go on with one, and a restart loses nothing that was acknowledged. One request at a time moves bytes of it, and holds
-it meanwhile. A process that took in all bytes so far remembers their hashes; another one reads the file once more when it is complete.
+it meanwhile, by a name of its own: whoever was taken for dead writes no more into the row, nor into the file that the next one goes on
+with. A process that took in all bytes so far remembers their hashes; another one reads the file once more when it is complete.
 """
 
 from __future__ import annotations
@@ -81,20 +82,21 @@ class Sessions:
 
         Raises UploadUnknown, WrongOffset (the upload stays as it is), or TooManyUploads when another request keeps it.
         """
-        row = self._hold_row(address)
-        reservation = Reservation(address.id, address.repository_id, row.bytes, exact=False, written=row.received)
+        holder = uuid4()
+        row = self._hold_row(address, holder)
+        reservation = Reservation(address.id, address.repository_id, row.bytes, exact=False, written=row.received, holder=holder)
         if offset not in (None, row.received):
             self._let_go(reservation, row.received)
             raise WrongOffset(f"this upload has {row.received} bytes, and goes on behind them", row.received)
         try:
-            incoming = self._pool.apply(self._store.resume, (address.id, row.received))
+            incoming = self._pool.apply(self._store.resume, (address.id, row.received, holder))
         except ArkvoryError:
             self._let_go(reservation, row.received)
             raise
+        self._admission.open_uploads[address.id] = reservation
         if incoming is None:
             self._admission.release([address.id])
             raise _unknown()
-        self._admission.open_uploads[address.id] = reservation
         return Held(reservation, incoming, self._known(address.id, row.received))
 
     def pause(self, reservation: Reservation, progress: Progress) -> None:
@@ -105,7 +107,7 @@ class Sessions:
 
     def cancel(self, address: Address) -> None:
         """Give its bytes back. Raises UploadUnknown, or TooManyUploads while a request moves some."""
-        self._hold_row(address)
+        self._hold_row(address, uuid4())
         self._admission.release([address.id])
         self._pool.apply(self._store.remove_temporary, (address.id,))
         self._progress.pop(address.id, None)
@@ -128,25 +130,20 @@ class Sessions:
         known = self._progress.pop(upload_id, None)
         return known if known is not None and known.size == received else Progress(received)
 
-    def _hold_row(self, address: Address) -> Row[tuple[int, int]]:
+    def _hold_row(self, address: Address, holder: UUID) -> Row[tuple[int, int]]:
         deadline = time.monotonic() + BUSY_SECONDS
-        while (row := self._try_to_hold(address)) is None:
+        while (row := self._try_to_hold(address, holder)) is None:
             self.received(address)
             if time.monotonic() > deadline:
                 raise TooManyUploads("another request is sending bytes of this upload", retry_after=1)
             gevent.sleep(0.05)
         return row
 
-    def _try_to_hold(self, address: Address) -> Row[tuple[int, int]] | None:
+    def _try_to_hold(self, address: Address, holder: UUID) -> Row[tuple[int, int]] | None:
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.UPLOADS)
             return transaction.connection.execute(
-                text(
-                    "update arkvory_uploads set holder = cast(:holder as uuid), held_until = now() + make_interval(secs => :lease), "
-                    f"lease_until = greatest(lease_until, now() + make_interval(secs => :lease)) where {_CONDITION} "
-                    "and (holder is null or held_until < now()) returning bytes, received"
-                ),
-                {"holder": str(uuid4()), "lease": self._settings.upload_lease_seconds, **_values(address)},
+                _HOLD, {"holder": str(holder), "lease": self._settings.upload_lease_seconds, **_values(address)}
             ).first()
 
     def _let_go(self, reservation: Reservation, received: int) -> None:
@@ -155,9 +152,15 @@ class Sessions:
             done = transaction.connection.execute(
                 text(
                     "update arkvory_uploads set received = :received, holder = null, held_until = null, changed_at = now(), "
-                    "lease_until = now() + make_interval(secs => :kept) where id = cast(:id as uuid) and status = 'open'"
+                    "lease_until = now() + make_interval(secs => :kept) where id = cast(:id as uuid) and status = 'open' "
+                    "and holder = cast(:holder as uuid)"
                 ),
-                {"received": received, "kept": self._settings.upload_session_seconds, "id": str(reservation.id)},
+                {
+                    "received": received,
+                    "kept": self._settings.upload_session_seconds,
+                    "id": str(reservation.id),
+                    "holder": str(reservation.holder),
+                },
             )
         if not done.rowcount:
             raise _unknown()
@@ -166,6 +169,11 @@ class Sessions:
 _CONDITION = (
     "id = cast(:id as uuid) and repository_id = :repository and target = :target and owner = :owner and status = 'open' "
     "and lease_until > now()"
+)
+_HOLD = text(
+    "update arkvory_uploads set holder = cast(:holder as uuid), held_until = now() + make_interval(secs => :lease), "
+    f"lease_until = greatest(lease_until, now() + make_interval(secs => :lease)) where {_CONDITION} "
+    "and (holder is null or held_until < now()) returning bytes, received"
 )
 
 

@@ -11,11 +11,13 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import gevent
 from gevent.lock import BoundedSemaphore
 
-from app.errors import UpstreamBusy
+from app.errors import UpstreamBusy, UpstreamFailed
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +29,38 @@ WAITED_SECONDS = 3.0
 CONNECTION_WAIT_SECONDS = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong, and when; it need not count against the upstream: it may have refused the credentials."""
+
+    at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How this process gets along with an upstream.
+
+    `state` is the breaker's; `until`: when it is asked again (null: now), `failures`: in a row. Connections are those in use, and the most.
+    """
+
+    state: str
+    until: datetime | None
+    failures: int
+    last_failure: Failure | None
+    connections: int
+    most_connections: int
+
+
 class Breaker:
     """`closed`, `open` or `half-open`; or `paused`, as the upstream wished."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        # Of the repository, for the log and the metrics.
+        self.name = name
+        self.last_failure: Failure | None = None
+        # Answers that were none, since the start.
+        self.disappointments = 0
         self._failures = 0
         self._until = 0.0
         self._paused_until = 0.0
@@ -45,6 +74,21 @@ class Breaker:
         if self._failures < FAILURES:
             return "closed"
         return "open" if self._until > now else "half-open"
+
+    @property
+    def leaves_alone(self) -> bool:
+        return self.state in {"open", "paused"}
+
+    @property
+    def failures(self) -> int:
+        """In a row."""
+        return self._failures
+
+    @property
+    def until(self) -> datetime | None:
+        """When it is asked again; null where that may be now."""
+        seconds = max(self._paused_until, self._until if self._failures >= FAILURES else 0.0) - time.monotonic()
+        return datetime.now(UTC) + timedelta(seconds=seconds) if seconds > 0 else None
 
     def admit(self, patient: bool) -> None:
         """Returns when a request may be sent; `patient`: a short pause is waited for. Raises UpstreamBusy."""
@@ -64,15 +108,20 @@ class Breaker:
     def succeeded(self) -> None:
         """It answered, whatever it said."""
         if self._failures >= FAILURES:
-            log.info("upstream %s answers again", self._name)
+            log.info("upstream %s answers again", self.name)
         self._failures, self._trying = 0, False
 
     def failed(self) -> None:
         self._trying = False
         self._failures += 1
         if self._failures >= FAILURES:
-            log.warning("upstream %s failed %d times in a row: left alone for %g s", self._name, self._failures, OPEN_SECONDS)
+            log.warning("upstream %s failed %d times in a row: left alone for %g s", self.name, self._failures, OPEN_SECONDS)
             self._until = time.monotonic() + OPEN_SECONDS
+
+    def remember(self, reason: str) -> None:
+        """What went wrong, whoever's fault it was."""
+        self.last_failure = Failure(datetime.now(UTC), reason)
+        self.disappointments += 1
 
     def given_up(self) -> None:
         """Nobody waited for the answer."""
@@ -105,8 +154,17 @@ class Line:
             raise UpstreamBusy("all connections to the upstream are in use; try again shortly", 5)
         try:
             yield
+        except UpstreamFailed as error:
+            self.breaker.remember(error.message)
+            raise
         finally:
             free.release()
+
+    @property
+    def condition(self) -> Condition:
+        breaker, free = self.breaker, self._free
+        used = self.connections - free.counter
+        return Condition(breaker.state, breaker.until, breaker.failures, breaker.last_failure, used, self.connections)
 
     def resize(self, connections: int) -> None:
         """For those that come from now on."""

@@ -6,6 +6,7 @@ Whatever the upstream does there is an end: to connecting, to the head, to silen
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import email.utils
 import logging
@@ -14,14 +15,14 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import gevent
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError, ReadTimeoutError
-from urllib3.util import Retry, Timeout, make_headers
+from urllib3.util import Retry, Timeout
 
-from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut, UpstreamWrong
+from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut, UpstreamUnfit
 from app.upstream.breaker import Line
 from app.upstream.upstream import Upstream, origin
 
@@ -119,6 +120,15 @@ class Answer:
             if decoded or not piece:
                 return decoded
 
+    def whole(self, most: int) -> bytes | None:
+        """All of it; null when it has more than `most` bytes."""
+        body = b""
+        while piece := self.read():
+            body += piece
+            if len(body) > most:
+                return None
+        return body
+
     def leave(self) -> None:
         """The connection may be used again where little is left to read of it."""
         if self.unchanged or (self.absent and self._announced is not None and self._announced <= _READ_ANYWAY):
@@ -131,12 +141,20 @@ class Answer:
             return self._decoder.unconsumed_tail
         with _answers_in_time():
             # `None` where urllib3 has nothing any more.
-            piece = self._response.read1(PIECE) or b""
+            piece = self._response.read1(self._most()) or b""
         self._taken += len(piece)
         if not piece and self._announced is not None and self._taken != self._announced:
             raise UpstreamFailed(f"the upstream announced {self._announced} bytes and sent {self._taken}")
         self._check_rate()
         return piece
+
+    def _most(self) -> int:
+        """The last byte is read by itself: what has come behind it can be seen then, and would be cut off without a word."""
+        left = PIECE + 1 if self._announced is None else self._announced - self._taken
+        # urllib3 has no word for it.
+        if left == 1 and len(self._response._fp.peek(2)) > 1:  # type: ignore[attr-defined]
+            raise UpstreamFailed(f"the upstream announced {self._announced} bytes and sent more")
+        return min(PIECE, max(1, left - 1))
 
     def _check_rate(self) -> None:
         seconds = time.monotonic() - self._began
@@ -177,9 +195,7 @@ class Client:
                 answer.leave()
                 line.breaker.succeeded()
             except UpstreamFailed as error:
-                if isinstance(error, UpstreamWrong):
-                    line.breaker.succeeded()
-                elif not isinstance(error, UpstreamBusy | _Refused):
+                if not isinstance(error, UpstreamBusy | UpstreamUnfit):
                     line.breaker.failed()
                 raise
             finally:
@@ -187,9 +203,26 @@ class Client:
                 # Back into the pool when it was read to its end.
                 response.close()
 
+    def small(self, upstream: Upstream, wanted: Wanted, line: Line, most: int) -> bytes | None:
+        """A small file beside one that was read to its end just now, in whose place among the connections it comes.
+
+        Null when there is none to be had: it is absent, refused, or has more than `most` bytes. Raises UpstreamFailed.
+        """
+        with _in_time(upstream):
+            response = self._follow(upstream, wanted)
+            try:
+                answer = _judged(response, wanted, line, upstream)
+                body = None if answer.absent else answer.whole(most)
+                answer.leave()
+                return body
+            except UpstreamUnfit:
+                return None
+            finally:
+                response.close()
+
     def _first(self, upstream: Upstream, wanted: Wanted, line: Line) -> urllib3.BaseHTTPResponse:
         try:
-            with gevent.Timeout(upstream.connect_seconds + upstream.read_seconds, UpstreamTimedOut("the upstream did not answer in time")):
+            with _in_time(upstream):
                 return self._follow(upstream, wanted)
         except UpstreamFailed:
             line.breaker.failed()
@@ -221,6 +254,10 @@ class Client:
         return self._managers[key]
 
 
+def _in_time(upstream: Upstream) -> gevent.Timeout:
+    return gevent.Timeout(upstream.connect_seconds + upstream.read_seconds, UpstreamTimedOut("the upstream did not answer in time"))
+
+
 def _asked(manager: urllib3.PoolManager, upstream: Upstream, wanted: Wanted, url: str) -> urllib3.BaseHTTPResponse:
     """Once more where the connection broke before an answer: it was perhaps a kept one that the upstream was just closing."""
 
@@ -244,7 +281,7 @@ def _through_proxy(upstream: Upstream) -> urllib3.PoolManager:
     assert upstream.http_proxy is not None
     parts = urlsplit(upstream.http_proxy)
     login = parts.netloc.rpartition("@")[0]
-    headers = make_headers(proxy_basic_auth=urllib3.util.url.unquote(login)) if login else None  # type: ignore[attr-defined]
+    headers = {"Proxy-Authorization": _basic(unquote(login))} if login else None
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     return urllib3.ProxyManager(address, proxy_headers=headers, ssl_context=_tls(upstream.ca))
 
@@ -265,11 +302,14 @@ def _headers(upstream: Upstream, wanted: Wanted, url: str) -> dict[str, str]:
         headers["If-Modified-Since"] = wanted.last_modified
     if origin(url) == origin(upstream.url):
         if upstream.username is not None:
-            headers |= {
-                name.title(): value for name, value in make_headers(basic_auth=f"{upstream.username}:{upstream.password or ''}").items()
-            }
+            headers["Authorization"] = _basic(f"{upstream.username}:{upstream.password or ''}")
         headers |= upstream.headers
     return headers
+
+
+def _basic(login: str) -> str:
+    """Of `name:password` (RFC 7617, in UTF-8)."""
+    return "Basic " + base64.b64encode(login.encode()).decode()
 
 
 def _address(upstream: Upstream, wanted: Wanted) -> str:
@@ -302,16 +342,12 @@ def _judged(response: urllib3.BaseHTTPResponse, wanted: Wanted, line: Line, upst
     if status == 429 or (status == 503 and pause is not None):
         raise UpstreamBusy(f"the upstream answers {status}; try again shortly", max(1, round(pause or 1)))
     if status in _REFUSED:
-        raise _Refused(f"the upstream answers {status}: it refuses the credentials that it is asked with, or wants some")
+        raise UpstreamUnfit(f"the upstream answers {status}: it refuses the credentials that it is asked with, or wants some")
     if status == 200 or status in _ABSENT or (status == 304 and wanted.conditional):
         return Answer(response, upstream)
     if wanted.body is not None and status < 500:
-        raise UpstreamWrong(f"the upstream answers {status}")
+        raise UpstreamUnfit(f"the upstream answers {status}")
     raise UpstreamFailed(f"the upstream answers {status}")
-
-
-class _Refused(UpstreamFailed):
-    """An answer that says nothing against the upstream's health."""
 
 
 def _pause(headers: Mapping[str, str], status: int) -> float | None:
@@ -348,7 +384,7 @@ def _answers_in_time() -> Iterator[None]:
     """Turn what urllib3 raises into the domain's words."""
     try:
         yield
-    except (ConnectTimeoutError, ReadTimeoutError) as error:
+    except (ConnectTimeoutError, ReadTimeoutError, TimeoutError) as error:
         raise UpstreamTimedOut("the upstream does not answer in time") from error
     except (HTTPError, OSError, ValueError) as error:
         log.info("upstream: %s", error)

@@ -34,9 +34,10 @@ run has none of the format. CPU is that of all processes of a server; for Arkvor
 
 WARM = "Files of {size} bytes, already asked for once, over {connections} connections that each wait for their answer, as above."
 PAGE = """The Simple API's page of a project with {files} wheels, as pip asks for it: compressed JSON from Arkvory, JSON from
-devpi-server, HTML from pypiserver. The abbreviated packument of a package with {files} versions, as npm asks for it."""
+devpi-server, HTML from pypiserver. The abbreviated packument of a package with {files} versions, as npm asks for it. The manifest of an
+image, which is a file and no page, by its tag and by its digest."""
 UPLOADS = """New files of random bytes over one connection, one after the other, as each format's client sends them: PUT (raw, nginx), a
-form (Python), a blob in two requests (docker-registry), a document with the tarball in base64 (verdaccio). Arkvory gets a token,
+form (Python), a blob in two requests (OCI), a document with the tarball in base64 (npm). Arkvory gets a token,
 devpi-server a login token, the others ask for nothing."""
 DOWNLOAD = "One file of {size} MiB, in the kernel's memory, at most {rounds} rounds, scaled to 1 GiB."
 MEMORY = "Proportional sets (PSS), all processes of each: after its start, and after all of the above."
@@ -134,11 +135,11 @@ def _fill(run: Field, place: House) -> None:
     run.contestants += ours.contestants(place, run.sizes.files)
     for peer in tuple(run.peers):
         try:
-            run.contestants.append(peer.contestant(run.sizes.files))
+            run.contestants += peer.contestants(run.sizes.files)
         except _FAILURES as error:
             run.peers.remove(peer)
             run.skip(peer.name, error)
-    families = [ours.PLAIN, *(peer.family for peer in servers.ALL)]
+    families = [ours.PLAIN, *(family for peer in servers.ALL for family in peer.families)]
     run.contestants.sort(key=lambda each: families.index(each.family))
 
 

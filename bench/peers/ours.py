@@ -6,8 +6,8 @@ import os
 from functools import partial
 
 from bench.client import Step, request, walk
-from bench.peers.contestants import PROJECT, Contestant
-from bench.publishing import NPM, PIP, npm_publish, wheel_upload
+from bench.peers.contestants import PROJECT, Contestant, of_images
+from bench.publishing import NPM, PIP, blob_upload, image_push, npm_publish, wheel_upload
 from bench.server import House
 from bench.small import SIZE
 
@@ -31,6 +31,11 @@ def contestants(place: House, files: int) -> list[Contestant]:
     def npm(name: str, size: int) -> list[Step]:
         return [npm_publish("/npm/node", headers, name, size)]
 
+    def push(name: str, size: int) -> list[Step]:
+        return blob_upload("images/bench", headers, size)
+
+    image = image_push("images/bench", headers, SIZE)
+    walk(place.port, image.steps)
     for repository in ("public", "private"):
         walk(place.port, [Step("PUT", f"/raw/{repository}/small", headers, os.urandom(SIZE))])
     walk(place.port, [wheel_upload("/pypi/python/", headers, PROJECT, f"1.{number}", SIZE) for number in range(files)])
@@ -44,5 +49,6 @@ def contestants(place: House, files: int) -> list[Contestant]:
         ours("Arkvory: raw, public", PLAIN, file=ask("/raw/public/small"), upload=put),
         ours("Arkvory: raw, private, token", PLAIN, file=ask("/raw/private/small", place.authorization)),
         ours("Arkvory: pypi", "python", file=ask(wheel), page=page, upload=post),
+        *of_images(image, ours("Arkvory: oci", "", upload=push)),
         ours("Arkvory: npm", "npm", file=ask(tarball), page=ask(f"/npm/node/{PROJECT}", *NPM), upload=npm),
     ]

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import getpass
 import grp
-import hashlib
 import http.client
 import json
 import os
@@ -18,9 +17,9 @@ from pathlib import Path
 
 from bench.client import PATIENCE, Step, connect, pieces, request, walk
 from bench.peers import installing
-from bench.peers.contestants import PROJECT, Contestant
+from bench.peers.contestants import OCI_FAMILIES, PROJECT, Contestant, of_images
 from bench.peers.installing import Unavailable
-from bench.publishing import NPM, PIP, blob_upload, npm_publish, wheel_upload
+from bench.publishing import NPM, PIP, blob_upload, image_push, npm_publish, wheel_upload
 from bench.server import tree
 from bench.small import SIZE
 from tests.support.server import free_port
@@ -34,7 +33,7 @@ class Peer:
     """A server of somebody else; one process tree."""
 
     name = ""
-    family = ""
+    families: tuple[str, ...] = ()
 
     def __init__(self, cache: Path, folder: Path) -> None:
         self.cache = cache
@@ -50,6 +49,10 @@ class Peer:
     def contestant(self, files: int) -> Contestant:
         """Fill it, while it runs; indexes get so many files."""
         raise NotImplementedError
+
+    def contestants(self, files: int) -> list[Contestant]:
+        """The same for one that takes part in several ways, one for each of its families."""
+        return [self.contestant(files)]
 
     def processes(self) -> list[int]:
         assert self._process is not None
@@ -100,7 +103,7 @@ class Nginx(Peer):
     """One process that serves files, as Arkvory is one; uploads by WebDAV's PUT."""
 
     name = "nginx"
-    family = "files"
+    families = ("files",)
 
     def command(self) -> list[str]:
         program = str(installing.debian_program(self.cache, "nginx"))
@@ -116,7 +119,7 @@ class Nginx(Peer):
         def put(name: str, size: int) -> list[Step]:
             return [Step("PUT", f"/put/{name}", {}, os.urandom(size), (201,))]
 
-        return Contestant(self.name, self.family, self.port, self.processes, request("GET", "/small"), upload=put)
+        return Contestant(self.name, self.families[0], self.port, self.processes, request("GET", "/small"), upload=put)
 
     def store_large(self, size: int) -> bytes:
         """Write a file of so many bytes; the request for it."""
@@ -156,7 +159,7 @@ class DockerRegistry(Peer):
     """Distribution, which serves blobs by all cores."""
 
     name = "docker-registry"
-    family = "oci"
+    families = OCI_FAMILIES
 
     def command(self) -> list[str]:
         program = str(installing.debian_program(self.cache, self.name))
@@ -164,13 +167,11 @@ class DockerRegistry(Peer):
         (self.folder / "config.yml").write_text(_REGISTRY.format(port=self.port, folder=self.folder))
         return [program, "serve", str(self.folder / "config.yml")]
 
-    def contestant(self, files: int) -> Contestant:
-        steps = blob_upload("bench", {}, SIZE)
-        walk(self.port, steps)
-        blob = request("GET", f"/v2/bench/blobs/sha256:{hashlib.sha256(steps[-1].body).hexdigest()}")
-        return Contestant(
-            f"{self.name}: a blob", self.family, self.port, self.processes, blob, upload=lambda _, size: blob_upload("bench", {}, size)
-        )
+    def contestants(self, files: int) -> list[Contestant]:
+        image = image_push("bench", {}, SIZE)
+        walk(self.port, image.steps)
+        start = Contestant(self.name, "", self.port, self.processes, upload=lambda _, size: blob_upload("bench", {}, size))
+        return of_images(image, start)
 
 
 _REGISTRY = """version: 0.1
@@ -183,7 +184,7 @@ class Verdaccio(Peer):
     """Packages as npm's clients ask for them; anybody may publish, so that no password is checked."""
 
     name = "verdaccio"
-    family = "npm"
+    families = ("npm",)
 
     def command(self) -> list[str]:
         program = installing.node_program(self.cache, self.name, installing.VERDACCIO)
@@ -195,7 +196,7 @@ class Verdaccio(Peer):
         walk(self.port, [npm_publish("", {}, PROJECT, SIZE, f"1.0.{number}") for number in range(files)])
         tarball, packument = request("GET", f"/{PROJECT}/-/{PROJECT}-1.0.0.tgz"), request("GET", f"/{PROJECT}", *NPM)
         return Contestant(
-            self.name, self.family, self.port, self.processes, tarball, packument,
+            self.name, self.families[0], self.port, self.processes, tarball, packument,
             upload=lambda name, size: [npm_publish("", {}, name, size)],
         )  # fmt: skip
 
@@ -214,7 +215,7 @@ class Devpi(Peer):
     """Uploads come with a login token, as its own client sends them: each check of the password would cost it half a second."""
 
     name = "devpi-server"
-    family = "python"
+    families = ("python",)
 
     def command(self) -> list[str]:
         programs = installing.environment(self.cache, self.name, installing.DEVPI)
@@ -240,7 +241,7 @@ class Devpi(Peer):
         listed = json.loads(_ask(self.port, "GET", page, {"Accept": "application/vnd.pypi.simple.v1+json"}))
         wheel = listed["files"][0]["url"].replace("../../", "/root/dev/")
         return Contestant(
-            self.name, self.family, self.port, self.processes, request("GET", wheel), request("GET", page, *PIP),
+            self.name, self.families[0], self.port, self.processes, request("GET", wheel), request("GET", page, *PIP),
             lambda name, size: [wheel_upload("/root/dev/", headers, name, "1.0", size)],
         )  # fmt: skip
 
@@ -257,7 +258,7 @@ class PypiServer(Peer):
     """Under gunicorn, one process with threads; anybody may upload."""
 
     name = "pypiserver"
-    family = "python"
+    families = ("python",)
 
     def command(self) -> list[str]:
         programs = installing.environment(self.cache, self.name, installing.PYPISERVER)
@@ -271,7 +272,7 @@ class PypiServer(Peer):
         walk(self.port, [wheel_upload("/", {}, PROJECT, f"1.{number}", SIZE) for number in range(files)])
         wheel = request("GET", f"/packages/{PROJECT}-1.0-py3-none-any.whl")
         return Contestant(
-            self.name, self.family, self.port, self.processes, wheel, request("GET", f"/simple/{PROJECT}/", *PIP),
+            self.name, self.families[0], self.port, self.processes, wheel, request("GET", f"/simple/{PROJECT}/", *PIP),
             lambda name, size: [wheel_upload("/", {}, name, "1.0", size)],
         )  # fmt: skip
 

@@ -74,6 +74,35 @@ def test_a_proxy_is_made_and_changed_without_showing_what_is_secret(here: Run, u
     assert (changed["settings"]["caching"], changed["upstream"]["connections"]) == (False, 2)
 
 
+def test_what_a_proxy_withholds_is_set_and_taken_back_by_options(here: Run, upstream: FakeUpstream, server: Server) -> None:
+    given = ("--minimum-age", "2.5", "--minimum-age-exception", "a", "--minimum-age-exception", "b@1.*", "--block", "bad*")
+    made = document(here("repo", "create", "withheld", "--format", "raw", "--upstream", upstream.url, *given, "--json"))
+    assert made["settings"] == {"minimum_age": 2.5, "minimum_age_exceptions": ["a", "b@1.*"], "block": ["bad*"]}
+    changed = document(here("repo", "update", "withheld", "--unset", "minimum-age", "--unset", "block", "--allow", "good", "--json"))
+    assert changed["settings"] == {"minimum_age_exceptions": ["a", "b@1.*"], "allow": ["good"]}
+    upstream.put("/good/a", b"a")
+    assert [server.get(f"/raw/withheld/{path}").status_code for path in ("good/a", "bad")] == [200, 404]
+
+
+def test_explain_says_for_people_and_for_programs_what_a_read_comes_to(here: Run, upstream: FakeUpstream, server: Server) -> None:
+    def told(*arguments: str) -> str:
+        return " ".join(here(*arguments).stdout.split())
+
+    server.repository("cleared", kind="proxy", upstream_url=upstream.url)
+    upstream.put("/a", b"a")
+    cold = told("explain", f"http://ann:hidden-word@127.0.0.1:{server.port}/raw/cleared/a")
+    assert "ANSWER fetched: there is no copy" in cold and "STATE this process has not asked it yet" in cold and upstream.asked == []
+    assert [server.get("/raw/cleared/a").status_code for _ in range(2)] == [200, 200]
+    warm = told("explain", "/raw/cleared/a")
+    for line in ("ANSWER served: the copy is fresh", "IN MEMORY snapshot, gate", f"UPSTREAM {upstream.url}", "local may read"):
+        assert line in warm
+    found = document(here("explain", "/raw/cleared/a", "--subject", "anonymous", "--json"))
+    assert (found["permission"]["allowed"], found["outcome"]["code"]) == (False, "unauthenticated")
+    assert "anonymous may not read" in told("explain", "/raw/cleared/a", "--subject", "anonymous")
+    assert "STATE closed" in told("upstream", "cleared")
+    assert "hidden-word" not in server.log()
+
+
 def test_the_whole_life_of_a_repository(server: Server, here: Run) -> None:
     made = document(here("repo", "create", "files", "--format", "raw", "--quota", "2GiB", "--write-policy", "once", "--json"))
     assert (made["name"], made["quota_bytes"], made["settings"]) == ("files", 2 * 1024**3, {"write_policy": "once"})

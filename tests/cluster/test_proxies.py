@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import gevent
 import pytest
 import requests
@@ -18,23 +20,27 @@ from tests.support.upstreams import FakeUpstream, noise
 BODY = noise(200_000)
 
 
-def test_a_crowd_over_two_processes_is_one_request(make_cluster: MakeCluster, upstream: FakeUpstream) -> None:
+@pytest.mark.parametrize(("format", "path"), [("raw", "b.jar"), ("maven", "org/acme/b/1.0/b-1.0.jar")])
+def test_a_crowd_over_two_processes_is_one_request(make_cluster: MakeCluster, upstream: FakeUpstream, format: str, path: str) -> None:
     """HO-X-7: 64 clients ask for one cold file at once."""
     cluster = make_cluster(masters=2, workers=1)
     body = noise(8_000_000, 2)
-    upstream.put("/b.jar", body, pause=0.01)
-    cluster[0].repository("there", kind="proxy", upstream_url=upstream.url, public=True)
+    upstream.put(f"/{path}", body, pause=0.01)
+    cluster[0].repository("there", format, kind="proxy", upstream_url=upstream.url, public=True)
     with requests.Session() as session:
         session.trust_env = False
         session.mount("http://", HTTPAdapter(pool_maxsize=64))
         clients = [
-            gevent.spawn(lambda url: session.get(url, timeout=60).content == body, f"{each.url}/raw/there/b.jar")
+            gevent.spawn(lambda url: session.get(url, timeout=60).content == body, f"{each.url}/{format}/there/{path}")
             for each in cluster
             for _ in range(32)
         ]
         gevent.joinall(clients, timeout=90, raise_error=True)
+        if format == "maven":
+            sums = {session.get(f"{each.url}/maven/there/{path}.sha1", timeout=60).text for each in cluster}
+            assert sums == {hashlib.sha1(body).hexdigest()}
     assert all(each.value for each in clients)
-    assert upstream.count("/b.jar") == 1
+    assert upstream.count(f"/{path}") == 1
 
 
 def test_the_fetch_of_a_killed_process_is_taken_over(make_cluster: MakeCluster, upstream: FakeUpstream) -> None:

@@ -88,6 +88,9 @@ def test_the_log_counts_the_bytes_of_a_file_and_of_a_head(edge: Edge) -> None:
     ("http://ann:pw@host/a?b=1", "/a?b=1"),
     ("/npm/r/-/user/token/arkv_aB-_9x", "/npm/r/-/user/token/arkv_***"),
     ("/a?x=arkv_1", "/a?x=arkv_***"),
+    ("/a?url=http%3A%2F%2Fann%3Apw%40host%2Fnpm%2F%40acme&b=1", "/a?url=http%3A%2F%2F***%40host%2Fnpm%2F%40acme&b=1"),
+    ("/a?url=http://ann:pw@host/npm/@acme", "/a?url=http://***@host/npm/@acme"),
+    ("/a?url=http://host/npm/@acme", "/a?url=http://host/npm/@acme"),
     ("*", "*"),
 ])
 def test_a_logged_path_is_raw_and_has_no_secrets(target: str, logged: str) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from dataclasses import dataclass
 from typing import Any
 
 import gevent
 import pytest
 from gevent.event import Event
+from sqlalchemy import Connection
 
+from app.cache.snapshots import Snapshot
 from app.errors import ArkvoryError, NotFound, Quarantined, UpstreamFailed
 from app.repository.fetching import SMALL
 from app.repository.publishing import Target
-from app.repository.reading import Ask, Found
+from app.repository.reading import Ask, Draft, Found, Shelf
 from tests.support.house import ADMIN, House, eventually
 from tests.support.upstreams import FakeUpstream, noise
 
@@ -331,6 +336,52 @@ def test_what_is_held_leaves_by_no_door(proxied: House, upstream: FakeUpstream) 
     for path in ("held", "by/rule"):
         with pytest.raises(Quarantined):
             streamed(proxied, path)
+
+
+@dataclass(frozen=True)
+class Shouted:
+    """A document that is made of an upstream's."""
+
+    key: str = "shouted"
+    representation: str = "text"
+    content_type: str = "text/plain"
+
+    def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        return 1
+
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
+        opened = shelf.find(connection, snapshot, "index")
+
+        def write() -> bytes:
+            with contextlib.closing(opened()) as blob:
+                return os.pread(blob.fd, blob.size, 0).upper()
+
+        return Draft(write, long=True)
+
+
+def test_copies_whose_bytes_went_from_the_disk_are_fetched_anew(house: House, upstream: FakeUpstream) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url)
+    upstream.put("/file", BODY)
+    upstream.put("/index", b"words")
+
+    def lose() -> None:
+        for each in list(house.files()):
+            each.unlink()
+
+    assert how(house, "file") == "miss"
+    lose()
+    assert house.read("file") == BODY
+    asked = Ask("raw", "files", "shouted", ADMIN)
+    assert how(house, "index") == "miss"
+    lose()
+    assert house.parts.reader.document(asked, Shouted(), made_of="index").document.body == b"WORDS"
+    assert house.read("index") == b"words"
+    lose()
+    upstream.put("/file", status=500)
+    with pytest.raises(UpstreamFailed):
+        house.read("file")
+    house.clean()
+    house.assert_counted()
 
 
 def test_publishing_into_a_proxy_is_refused(proxied: House) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import gevent
 import pytest
+from sqlalchemy import text
 
-from app.errors import MissingParts, NotFound, StillNeeded, TooManyUploads, UploadUnknown, WrongOffset
+from app.errors import MissingParts, NotFound, StillNeeded, TooManyUploads, UploadGivenUp, UploadUnknown, WrongOffset
 from app.protocols.oci.names import blob_path, manifest_path, parse_digest
 from app.protocols.oci.uploads import BLOB_TYPE, ManifestPush, address_of, chunk, finish_blob, owner_of, store_manifest, take_chunk
 from app.repository.publishing import Conditions, NewFile, Target
@@ -137,6 +140,43 @@ def test_a_head_that_cleanup_outran_is_told_so(patient: House) -> None:
     patient.clean()
     with pytest.raises(NotFound):
         reader.renew(ask, found)
+
+
+def test_renewals_and_pushes_never_wait_for_each_other_in_a_circle(make_house: MakeHouse) -> None:
+    """W3: PostgreSQL would end one of them, and a push would be refused. What is renewed later is renewed all the same."""
+    house = make_house(**LONG_GRACE)
+    house.repository("oci", format="oci")
+    layers = [f"layer {number}".encode() for number in range(40)]
+    for each in (b"{}", *layers):
+        push_blob(house, each)
+    chance, ended = random.Random(4), [False]
+
+    def renew() -> None:
+        while not ended[0]:
+            for each in layers:
+                head(house, blob_path("app", digest_of(each)))
+            house.parts.uses.flush()
+            gevent.sleep(0)
+
+    def push(tag: str) -> None:
+        for _ in range(8):
+            order = chance.sample(layers, len(layers))
+            push_manifest(house, manifest_of(*order), tag)
+            house.parts.editor.delete(TARGET, [manifest_path("app", digest_of(manifest_of(*order)))])
+
+    renewing = [gevent.spawn(renew) for _ in range(3)]
+    gevent.joinall([gevent.spawn(push, tag) for tag in ("a", "b")], raise_error=True)
+    ended[0] = True
+    gevent.joinall(renewing, raise_error=True)
+    path = blob_path("app", digest_of(layers[0]))
+    before = house.value("select candidate_at from arkvory_artifacts where path = :path", path=path)
+    with house.parts.transactions.begin() as holding:
+        holding.connection.execute(text("select 1 from arkvory_artifacts where path = :path for update"), {"path": path})
+        head(house, path)
+        house.parts.uses.flush()
+    assert house.value("select candidate_at from arkvory_artifacts where path = :path", path=path) == before
+    house.parts.uses.flush()
+    assert house.value("select candidate_at from arkvory_artifacts where path = :path", path=path) > before
 
 
 def test_x_6_cleanup_that_began_before_a_manifest_was_pushed_spares_its_parts(house: House, pause: MakePause) -> None:
@@ -377,3 +417,55 @@ def test_ho_x_5_thirty_uploads_never_exceed_the_quota(make_house: MakeHouse) -> 
     assert (len(stored), len(refused)) == (10, 20)
     house.assert_counted()
     assert house.counters()[1, "published"] == 10 * 1024 * 1024
+
+
+def take_for_dead(house: House) -> None:
+    house.rows("update arkvory_uploads set held_until = now() - interval '1 second' where holder is not null")
+
+
+@pytest.mark.parametrize("ends", ["as it began", "by its digest"])
+def test_who_was_taken_for_dead_reaches_nothing_of_an_upload_that_another_went_on_with(make_house: MakeHouse, ends: str) -> None:
+    """W1, W2: two processes believe that they hold one upload; the late one writes, pauses and publishes in vain."""
+    stopped = make_house(**LONG_GRACE)
+    other = make_house(owns=False, **LONG_GRACE)
+    stopped.repository("oci", format="oci")
+    address = begin(stopped)
+    patch(stopped, address, b"first ")
+    begun = stopped.parts.publisher.begin(TARGET, "app")
+    session = begun.__enter__()
+    receiver = session.go_on(address, None, Expected())
+    receiver.feed(b"late " * 20_000)
+    take_for_dead(other)
+    patch(other, address, b"second ")
+    receiver.feed(b"later " * 20_000)
+    if ends == "by its digest":
+        late = receiver.finish()
+        with pytest.raises(UploadGivenUp):
+            session.publish([NewFile(blob_path("app", f"sha256:{late.sha256}"), late, BLOB_TYPE, is_part=True)])
+        begun.__exit__(UploadGivenUp, UploadGivenUp(), None)
+    else:
+        with pytest.raises(UploadGivenUp):
+            begun.__exit__(None, None, None)
+    assert other.parts.sessions.received(address) == len(b"first second ")
+    finish(stopped, address, b"first second ")
+    assert stopped.parts.admission.open_uploads == {}
+    other.assert_counted()
+    other.assert_published_is_there()
+    other.clean()
+    other.assert_no_strays()
+
+
+def test_what_a_killed_request_left_is_gone_on_with_by_the_next_owner(make_house: MakeHouse) -> None:
+    first = make_house(**LONG_GRACE)
+    first.repository("oci", format="oci")
+    address = begin(first)
+    patch(first, address, b"kept " * 100_000)
+    held = first.parts.sessions.hold(address)
+    held.incoming.write(b"never acknowledged")
+    first.parts.sessions.free_all()
+    patch(first, address, b"end")
+    # The former request lives after all.
+    held.incoming.write(b"too late")
+    finish(first, address, b"kept " * 100_000 + b"end")
+    first.assert_published_is_there()
+    first.assert_no_strays()

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection
 
 from app.cache.snapshots import Snapshot
-from app.errors import ArkvoryError, Blocked, Invalid, TooYoung
+from app.errors import ArkvoryError, Blocked, Invalid, Quarantined, TooYoung
 from app.http.listing import FolderListing
 from app.repository.dialects import Library, Order, Plan
 from app.repository.fetching import SMALL
@@ -319,3 +319,69 @@ def test_settings_that_mean_nothing_are_refused(house: House, settings: dict[str
     with pytest.raises(Invalid) as refused:
         house.repository(kind="proxy", upstream_url="http://127.0.0.1:1", settings=settings)
     assert refused.value.field == field
+
+
+# Hold rules
+
+
+def test_a_hold_rule_holds_what_is_fetched_until_somebody_releases_it(house: House, upstream: FakeUpstream) -> None:
+    """W5: at the file, small and large, and in folders; released by hand, without another look at the upstream."""
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 3600})
+    house.quarantine.add_rule(ADMIN, "files", "tools/*.exe", None, "executables are looked at first")
+    for name, body in (("small.exe", BODY), ("large.exe", LARGE), ("a.txt", OTHER)):
+        upstream.put(f"/tools/{name}", body)
+    for whole in (False, True):
+        assert [how(house, f"tools/{name}", whole=whole) for name in ("small.exe", "large.exe")] == ["quarantined"] * 2
+    assert how(house, "tools/a.txt") == "miss"
+    assert listing(house, "tools/") == ["a.txt"]
+    with pytest.raises(Quarantined, match="executables are looked at first"):
+        find(house, "tools/small.exe")
+    assert [each.path for each in house.quarantine.holds(ADMIN, "files", 10).items] == ["tools/large.exe", "tools/small.exe"]
+    asked = len(upstream.asked)
+    house.quarantine.release(ADMIN, "files", "tools/small.exe")
+    assert [how(house, f"tools/{name}") for name in ("small.exe", "large.exe")] == ["hit", "quarantined"]
+    assert house.read("tools/small.exe") == BODY
+    assert listing(house, "tools/") == ["a.txt", "small.exe"]
+    assert len(upstream.asked) == asked
+
+
+def test_what_was_released_stays_so_until_other_bytes_come(house: House, upstream: FakeUpstream) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0})
+    house.quarantine.add_rule(ADMIN, "files", "*", None, "new here")
+    upstream.put("/file", BODY, etag='"v1"')
+    assert how(house, "file") == "quarantined"
+    house.quarantine.release(ADMIN, "files", "file")
+    assert [how(house, "file") for _ in range(2)] == ["revalidated"] * 2
+    upstream.put("/file", OTHER, etag='"v2"')
+    assert [how(house, "file") for _ in range(2)] == ["quarantined"] * 2
+    house.quarantine.release(ADMIN, "files", "file")
+    assert house.read("file") == OTHER
+
+
+def test_a_rule_that_goes_lets_new_files_out_and_none_that_it_held(house: House, upstream: FakeUpstream) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url)
+    rule = house.quarantine.add_rule(ADMIN, "files", "*", None, "new here")
+    for name in ("a", "b"):
+        upstream.put(f"/{name}", BODY)
+    assert how(house, "a") == "quarantined"
+    house.quarantine.remove_rule(ADMIN, "files", rule.id)
+    assert [how(house, name) for name in ("a", "b")] == ["quarantined", "miss"]
+
+
+def test_a_rule_for_a_publisher_is_not_about_what_is_fetched(house: House, upstream: FakeUpstream) -> None:
+    house.user("ada")
+    house.repository(kind="proxy", upstream_url=upstream.url)
+    house.quarantine.add_rule(ADMIN, "files", "*", "ada", "hers")
+    upstream.put("/a", BODY)
+    assert how(house, "a") == "miss"
+
+
+def test_an_index_leaves_out_what_a_rule_held_when_it_was_fetched(house: House, upstream: FakeUpstream) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url)
+    house.quarantine.add_rule(ADMIN, "files", "dist/*", None, "new here")
+    for name in ("dist/a", "lib/b"):
+        upstream.put(f"/{name}", BODY)
+        how(house, name)
+    assert listing(house) == ["lib/"]
+    house.quarantine.release(ADMIN, "files", "dist/a")
+    assert listing(house) == ["dist/", "lib/"]

@@ -11,7 +11,7 @@ from werkzeug.test import TestResponse
 
 from app.http import shortpath
 from app.http.parts import Parts
-from app.http.reads import Reads
+from app.http.reads import Addresses, Reads
 
 
 class BothWays:
@@ -51,5 +51,5 @@ class BothWays:
 
 def both_ways(app: Flask, parts: Parts, *rooms: Reads) -> BothWays:
     """For an application that a test put together."""
-    shortpath.put_before(app, parts, rooms, lambda *_: None)
+    shortpath.put_before(app, parts, Addresses(rooms), lambda *_: None)
     return BothWays(app)

@@ -37,6 +37,12 @@ class Pair:
         """A client that knows this certificate."""
         return ssl.create_default_context(cafile=str(self.cert))
 
+    def server(self) -> ssl.SSLContext:
+        """A server that shows it."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.cert, self.key)
+        return context
+
     def copy_over(self, other: Pair) -> None:
         """As a renewing tool does it: one file replaced after the other."""
         for mine, theirs in ((self.cert, other.cert), (self.key, other.key)):

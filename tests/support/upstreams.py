@@ -13,6 +13,8 @@ from gevent import socket
 from gevent.pool import Pool
 from gevent.server import StreamServer
 
+from tests.support.certificates import Pair
+
 
 @dataclass
 class Rule:
@@ -31,6 +33,8 @@ class Rule:
     times: int | None = None
     # Announced instead of the body's length.
     length: int | None = None
+    # Neither length nor chunks: the body ends with the connection.
+    endless: bool = False
     # The body waits for it.
     gate: Any = None
 
@@ -48,7 +52,9 @@ class Asked:
 class FakeUpstream:
     """Speaks HTTP/1.1; an ETag in a rule's headers makes conditional requests work."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Pair | None = None) -> None:
+        """With a certificate it speaks https."""
+        self._tls = None if certificate is None else certificate.server()
         self.rules: dict[str, list[Rule]] = {}
         self.asked: list[Asked] = []
         self.connections = 0
@@ -58,7 +64,7 @@ class FakeUpstream:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}"
 
     def start(self) -> FakeUpstream:
         """Again at the same port, after `stop`."""
@@ -67,7 +73,7 @@ class FakeUpstream:
         listener.bind(("127.0.0.1", self._port))
         listener.listen(256)
         self._port = listener.getsockname()[1]
-        self._server = StreamServer(listener, self._serve, spawn=Pool())
+        self._server = StreamServer(listener, self._serve, spawn=Pool(), **({} if self._tls is None else {"ssl_context": self._tls}))
         self._server.start()
         return self
 
@@ -122,7 +128,7 @@ class FakeUpstream:
             status, body = 304, b""
         if rule.chunked:
             headers["Transfer-Encoding"] = "chunked"
-        elif status != 304:
+        elif status != 304 and not rule.endless:
             headers["Content-Length"] = str(len(body) if rule.length is None else rule.length)
         client.sendall(_head(status, headers))
         if status == 304 or asked.method == "HEAD":
@@ -131,7 +137,7 @@ class FakeUpstream:
             client.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if rule.chunked else piece)
         if rule.truncate is None and rule.chunked:
             client.sendall(b"0\r\n\r\n")
-        return rule.truncate is None and rule.length is None
+        return rule.truncate is None and rule.length is None and not rule.endless
 
 
 def _pieces(rule: Rule, body: bytes) -> Iterator[bytes]:

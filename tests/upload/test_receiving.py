@@ -104,7 +104,7 @@ def test_an_interrupted_wait_leaves_no_thread_writing_into_a_closed_file(tmp_pat
         events.append("closed")
 
     monkeypatch.setattr(incoming, "write", slow)
-    monkeypatch.setattr(incoming, "close", close)
+    monkeypatch.setattr(incoming, "_give_back", close)
     with pytest.raises(gevent.Timeout), gevent.Timeout(0.05):
         receiving.drain_into(io.BytesIO(bytes(10 * PIECE)).readinto)
     receiving.discard()

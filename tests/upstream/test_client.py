@@ -54,13 +54,21 @@ def test_a_short_body_is_an_error_and_not_a_file(upstream: FakeUpstream, chunked
         fetch(upstream)
 
 
-def test_bytes_behind_a_body_are_no_answer_to_the_next_request(upstream: FakeUpstream) -> None:
-    upstream.put("/file", BODY + b"HTTP/1.1 200 Fine\r\nContent-Length: 4\r\n\r\nevil", length=len(BODY))
+@pytest.mark.parametrize("size", [1, 5000, len(BODY)])
+@pytest.mark.parametrize("behind", [b"x", b"HTTP/1.1 200 Fine\r\nContent-Length: 4\r\n\r\nevil"])
+def test_a_body_longer_than_announced_is_no_file_and_what_is_behind_it_no_answer(upstream: FakeUpstream, size: int, behind: bytes) -> None:
+    upstream.put("/file", BODY[:size] + behind, length=size)
     upstream.put("/next", b"good")
     client, line = Client(), Line("it", 8)
-    for path, body in (("file", BODY), ("next", b"good")):
+
+    def get(path: str) -> bytes:
         with client.get(Upstream(upstream.url), Wanted(path), line) as answer:
-            assert b"".join(iter(answer.read, b"")) == body
+            return b"".join(iter(answer.read, b""))
+
+    with pytest.raises(UpstreamFailed, match="sent more"):
+        get("file")
+    assert get("next") == b"good"
+    assert upstream.connections == 2
 
 
 def test_the_path_goes_out_as_it_was_spelled(upstream: FakeUpstream) -> None:
@@ -184,6 +192,12 @@ def test_credentials_and_headers_go_to_the_upstream_and_to_no_other_host(upstrea
     assert [each.headers.get("authorization") for each in upstream.asked] == [basic, basic]
     assert [each.headers.get("x-key") for each in upstream.asked] == ["k", "k"]
     assert {"authorization", "x-key"}.isdisjoint(other.asked[0].headers)
+
+
+def test_a_login_may_be_written_in_any_letters(upstream: FakeUpstream) -> None:
+    """RFC 7617: in UTF-8."""
+    upstream.put("/file", BODY, auth="Basic " + base64.b64encode("jürgen:пароль".encode()).decode())
+    assert fetch(upstream, username="jürgen", password="пароль") == BODY
 
 
 def test_a_loop_of_redirects_ends(upstream: FakeUpstream) -> None:

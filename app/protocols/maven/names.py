@@ -72,10 +72,16 @@ class Metadata:
 
     folder: str
 
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{METADATA}"
+
 
 @dataclass(frozen=True)
 class Catalog:
     """`archetype-catalog.xml` of the repository."""
+
+    path = CATALOG
 
 
 @dataclass(frozen=True)
@@ -83,8 +89,16 @@ class Sidecar:
     """The checksum of something, in a file beside it."""
 
     algorithm: str
-    of: File | Metadata | Catalog
+    of: File | Metadata | Catalog | Other
     path: str
+
+
+@dataclass(frozen=True)
+class Other:
+    """What no client means by layout 2, and why: only a proxy's upstream may have it all the same."""
+
+    path: str
+    reason: str
 
 
 Address = File | Metadata | Catalog | Sidecar
@@ -95,9 +109,29 @@ def parse(path: str) -> Address:
     sidecar = _SIDECAR.fullmatch(path)
     if sidecar is None:
         return _main(path)
-    if _SIDECAR.fullmatch(sidecar.group(1)):
+    if is_sidecar(sidecar.group(1)):
         raise InvalidPath(f"{path!r} is the checksum of a checksum")
-    return Sidecar(sidecar.group(2).lower().replace("-", ""), _main(sidecar.group(1)), sidecar.group(1))
+    return Sidecar(_algorithm(sidecar), _main(sidecar.group(1)), sidecar.group(1))
+
+
+def parse_any(path: str) -> Address | Other:
+    """The same for whoever only reads. Never raises."""
+    sidecar = _SIDECAR.fullmatch(path)
+    try:
+        return parse(path)
+    except InvalidPath as error:
+        if sidecar is None or is_sidecar(sidecar.group(1)):
+            return Other(path, error.message)
+        return Sidecar(_algorithm(sidecar), Other(sidecar.group(1), error.message), sidecar.group(1))
+
+
+def is_sidecar(path: str) -> bool:
+    """Whether the path is one of a checksum."""
+    return _SIDECAR.fullmatch(path) is not None
+
+
+def _algorithm(sidecar: re.Match[str]) -> str:
+    return sidecar.group(2).lower().replace("-", "")
 
 
 def is_snapshot(base_version: str) -> bool:

@@ -10,7 +10,7 @@ import gevent
 from flask import Blueprint, Response, request
 from sqlalchemy import Connection, text
 
-from app.errors import ArkvoryError, Conflict, InvalidPath, IsFolder, NotFound
+from app.errors import ArkvoryError, Conflict, NotFound
 from app.http import listing
 from app.http.bodies import body_filler, body_reader, body_size, read_small
 from app.http.digests import announced, digest_headers
@@ -18,9 +18,9 @@ from app.http.identity import caller, log_fact
 from app.http.listing import HARMLESS, folder
 from app.http.parts import parts
 from app.http.paths import encode_path
-from app.http.reads import Asked, Description, DocumentRead, FactRead, FileRead, Otherwise, Read, Reads
+from app.http.reads import Asked, Description, DocumentRead, FactRead, FileRead, MadeRead, Read, Reads
 from app.protocols.maven.documents import ArchetypeCatalog, MetadataDocument
-from app.protocols.maven.names import ALGORITHMS, Catalog, File, Metadata, Sidecar, parse
+from app.protocols.maven.names import ALGORITHMS, Catalog, File, Metadata, Other, Sidecar, is_sidecar, parse, parse_any
 from app.protocols.maven.uploads import MOST_SIDECAR, check_metadata, compare_sidecar, store_file
 from app.repository.publishing import Target
 from app.repository.reading import Ask, Document, DocumentSource, Gate
@@ -61,46 +61,43 @@ def to_root(repository: str) -> Response:
 
 @reads.get("/<segment:repository>/", path="")
 @reads.get("/<segment:repository>/<artifact:path>")
-def get(asked: Asked, repository: str, path: str) -> Read | Otherwise:
+def get(asked: Asked, repository: str, path: str) -> Read:
     """A file, a document, the checksum of either, or a folder."""
     if not path or path.endswith("/"):
         return folder(asked, path)
-    try:
-        return _read(path)
-    except InvalidPath as error:
-        return functools.partial(_nothing, repository, path, error.message)
+    return _read(path, asked.spelling())
 
 
 @functools.lru_cache(4096)
-def _read(path: str) -> Read:
-    """Raises InvalidPath."""
-    address = parse(path)
+def _read(path: str, spelling: str) -> Read:
+    address = parse_any(path)
     if isinstance(address, Sidecar):
-        return _sidecar(address)
+        return _sidecar(address, FileRead(path, _file, spelling=spelling))
+    copy = FileRead(path, _file, spelling=spelling, absent=address.reason if isinstance(address, Other) else "")
     source = _document_at(address)
-    return FileRead(path, _file) if source is None else DocumentRead(path, source, _document)
+    return copy if source is None else MadeRead(DocumentRead(path, source, _document, made_of=path), copy, _file_or_document)
 
 
-def _sidecar(sidecar: Sidecar) -> Read:
-    """Bare lower-case hex: of the bytes that are served, whatever a client sent."""
+def _sidecar(sidecar: Sidecar, passed_on: FileRead) -> Read:
+    """Bare lower-case hex: of the bytes that are served, whatever a client sent or an upstream has."""
+    algorithm, path = sidecar.algorithm, sidecar.path
+    fact = FactRead(path, _FILE_SIDECARS[algorithm], spelling=_spelled(sidecar, passed_on), instead=passed_on)
     source = _document_at(sidecar.of)
     if source is None:
-        return FactRead(sidecar.path, _FILE_SIDECARS[sidecar.algorithm])
-    return DocumentRead(sidecar.path, source, _DOCUMENT_SIDECARS[sidecar.algorithm], whole=True)
+        return fact
+    made = DocumentRead(path, source, _DOCUMENT_SIDECARS[algorithm], whole=True, made_of=path)
+    return MadeRead(made, fact, _SIDECARS[algorithm])
 
 
-def _nothing(repository: str, path: str, message: str) -> Response:
-    """Of a path that no client means a file by. Raises NotFound, IsFolder for a folder without its slash, and what a reader is told."""
-    try:
-        parts().reader.find(Ask(FORMAT, repository, path, caller()))
-    except IsFolder:
-        raise
-    except NotFound:
-        pass
-    raise NotFound(message)
+def _spelled(sidecar: Sidecar, passed_on: FileRead) -> str:
+    """What the checksum belongs to, as the client spelled it."""
+    if not passed_on.spelling:
+        return ""
+    ending = passed_on.path.removeprefix(sidecar.path)
+    return passed_on.spelling.removesuffix(ending) if passed_on.spelling.endswith(ending) else encode_path(sidecar.path)
 
 
-def _document_at(address: File | Metadata | Catalog) -> DocumentSource | None:
+def _document_at(address: File | Metadata | Catalog | Other) -> DocumentSource | None:
     if isinstance(address, Metadata):
         return MetadataDocument(address.folder)
     return ArchetypeCatalog() if isinstance(address, Catalog) else None
@@ -110,6 +107,10 @@ def _file(gate: Gate) -> Description:
     return Description(gate.digest, gate.content_type, _FRESH | HARMLESS | digest_headers(gate.checksums), gate.updated_at)
 
 
+def _file_or_document(thing: Gate | Document) -> Description:
+    return _file(thing) if isinstance(thing, Gate) else _document(thing)
+
+
 def _document(made: Document) -> Description:
     # No bytes are made for a client that has them (304).
     checksums = {algorithm: _hash(made.body, algorithm) for algorithm in ALGORITHMS if made.body}
@@ -117,6 +118,9 @@ def _document(made: Document) -> Description:
 
 
 def _file_sidecar(algorithm: str, gate: Gate) -> Description:
+    if is_sidecar(gate.path):
+        # The upstream's own, of what is not stored here.
+        return _file(gate)
     if algorithm not in gate.checksums:
         raise NotFound(f"the {algorithm} of {gate.path!r} is not known")
     return _checksum(algorithm, gate.checksums[algorithm], gate.digest, gate.updated_at)
@@ -126,11 +130,16 @@ def _document_sidecar(algorithm: str, made: Document) -> Description:
     return _checksum(algorithm, _hash(made.body, algorithm), made.etag, None)
 
 
+def _sidecar_of(algorithm: str, thing: Gate | Document) -> Description:
+    return _file_sidecar(algorithm, thing) if isinstance(thing, Gate) else _document_sidecar(algorithm, thing)
+
+
 def _checksum(algorithm: str, checksum: str, etag: str, modified: datetime | None) -> Description:
     return Description(f"{etag}-{algorithm}", "text/plain", _FRESH | HARMLESS, modified, checksum.encode())
 
 
 _FILE_SIDECARS = {algorithm: functools.partial(_file_sidecar, algorithm) for algorithm in ALGORITHMS}
+_SIDECARS = {algorithm: functools.partial(_sidecar_of, algorithm) for algorithm in ALGORITHMS}
 _DOCUMENT_SIDECARS = {algorithm: functools.partial(_document_sidecar, algorithm) for algorithm in ALGORITHMS}
 
 

@@ -18,7 +18,7 @@ from app.http.bodies import check_size
 from app.protocols.maven.inspection import look_into
 from app.protocols.maven.names import ALGORITHMS, File, Sidecar
 from app.repository.publishing import NewFile, Package, Published, Session
-from app.upload.receiving import Expected, Fill, Read
+from app.upload.receiving import Expected, Fill, Read, Received
 
 # 100,000 versions fit; what the client merged into it came from here.
 MOST_METADATA = 8 * 1024 * 1024
@@ -34,6 +34,7 @@ _TYPES = {
     "jar": "application/java-archive",
     "module": "application/json",
     "pom": "application/xml",
+    "xml": "application/xml",
     "war": "application/java-archive",
 }
 
@@ -42,16 +43,21 @@ def store_file(session: Session, file: File, expected: Expected, fill: Fill) -> 
     """Receive a file with all four checksums and publish it. Raises what receiving and publishing raise."""
     receiver = session.receiver(expected, always=ALGORITHMS)
     receiver.drain_into(fill)
-    received = receiver.finish()
+    return session.publish([new_file(file, receiver.finish())])[0]
+
+
+def new_file(file: File, received: Received) -> NewFile:
+    """What arrived, as the artifact that the documents are made of."""
     known: dict[str, Any] = {}
     named = file.coordinates
     if named is not None and named.extension == "jar" and not named.classifier:
         known = gevent.get_hub().threadpool.apply(look_into, (received.path, named.group, named.artifact))
-    new = NewFile(file.path, received, _content_type(file.path), known, file.base_version)
-    return session.publish([new], package=Package(file.package, file.package))[0]
+    package = Package(file.package, file.package)
+    return NewFile(file.path, received, content_type_of(file.path), known, file.base_version, package)
 
 
-def _content_type(path: str) -> str:
+def content_type_of(path: str) -> str:
+    """By its ending, whoever sent it."""
     return _TYPES.get(path.rpartition(".")[2]) or mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
@@ -72,18 +78,25 @@ _CHECKSUM = text(
 
 
 def _digest(sidecar: Sidecar, body: bytes) -> str:
-    """The one checksum in a text; tools write names before or behind it."""
-    digits = _HEX[sidecar.algorithm]
-    found = re.findall(rb"(?<![0-9A-Za-z])[0-9A-Fa-f]{%d}(?![0-9A-Za-z])" % digits, body)
-    if len(found) != 1:
-        raise Invalid(f"this is no {sidecar.algorithm} checksum; that has {digits} hexadecimal digits")
-    return bytes(found[0]).decode().lower()
+    found = checksum_in(sidecar.algorithm, body)
+    if found is None:
+        raise Invalid(f"this is no {sidecar.algorithm} checksum; that has {_HEX[sidecar.algorithm]} hexadecimal digits")
+    return found
 
 
-def check_metadata(read: Read, size: int | None) -> None:
-    """Read metadata and keep nothing. Raises TooLarge, or Invalid for what is no XML, declares entities or is like none of Maven's."""
+def checksum_in(algorithm: str, body: bytes) -> str | None:
+    """The one checksum in a text, in lower case; tools write names before or behind it. Null when there is none, or more than one."""
+    found = re.findall(rb"(?<![0-9A-Za-z])[0-9A-Fa-f]{%d}(?![0-9A-Za-z])" % _HEX[algorithm], body)
+    return bytes(found[0]).decode().lower() if len(found) == 1 else None
+
+
+def check_metadata(read: Read, size: int | None, *, root: str | None = None) -> None:
+    """Read metadata and keep nothing. Raises TooLarge, or Invalid for what is no XML, declares entities or is like none of Maven's.
+
+    With `root` its outermost element has that name.
+    """
     check_size(size, MOST_METADATA)
-    told = _Told()
+    told = _Told(root)
     parser = DefusedXMLParser(target=told, forbid_dtd=True)
     taken = 0
     while piece := read(_PIECE):
@@ -101,7 +114,8 @@ class _Unlike(ValueError):
 class _Told:
     """What the parser tells of the metadata, measured and let go. It remembers all names and whatever is not closed yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str | None) -> None:
+        self._root = root
         self._depth = 0
         self._names: set[str] = set()
         self._silent = 0
@@ -109,6 +123,8 @@ class _Told:
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._silent = 0
         self._depth += 1
+        if self._depth == 1 and self._root not in (None, tag.rpartition("}")[2]):
+            raise _Unlike(f"its outermost element is {tag[:100]!r}")
         self._names.update((tag, *attributes))
         if self._depth > _DEEPEST or len(self._names) > _MOST_NAMES:
             raise _Unlike(f"it has more than {_DEEPEST} elements in each other, or more than {_MOST_NAMES} names")

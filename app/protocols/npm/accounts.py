@@ -5,6 +5,7 @@ Tokens that are made here are for this repository and nothing else, as npm keeps
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any
@@ -36,7 +37,7 @@ POLL_SECONDS = 2
 _USER = "org.couchdb.user:"
 _READ_ONLY, _FULL = ("read",), ("read", "write", "delete")
 # What tokens of the public registry can be bound to and ours cannot: better none than one that does more than was asked for.
-_UNKNOWN_LIMITS = ("cidr_whitelist", "packages", "scopes", "orgs")
+_UNKNOWN_LIMITS = ("cidr_whitelist", "cidr", "packages", "scopes", "orgs")
 _PAGE_HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'",
@@ -120,17 +121,25 @@ def list_tokens(repository: str) -> Response:
 def create_token(repository: str) -> Response:
     """A token of one's own for this repository; needs the password."""
     wanted = _document()
-    for limit in _UNKNOWN_LIMITS:
-        if wanted.get(limit):
-            raise Invalid(f"tokens cannot be bound by {limit} here", limit)
-    read_only = wanted.get("readonly") is True or wanted.get("packages_and_scopes_permission") == "read-only"
+    permissions = _permissions(wanted)
     days = wanted.get("expires")
     if days is not None and (not isinstance(days, int) or isinstance(days, bool)):
         raise Invalid("a token expires after a number of days", "expires")
     who = _with_password(_identity().name, wanted.get("password"))
     name = str(wanted.get("name") or _dated("npm token"))
-    token, secret = _tokens().create(who, NewToken(name, _READ_ONLY if read_only else _FULL, [repository], days))
+    token, secret = _tokens().create(who, NewToken(name, permissions, [repository], days))
     return answer(_token(token) | {"token": secret}, 201)
+
+
+def _permissions(wanted: Mapping[str, Any]) -> Sequence[str]:
+    """Raises Invalid for a token that is to do less than ours can be told."""
+    for limit in _UNKNOWN_LIMITS:
+        if wanted.get(limit):
+            raise Invalid(f"tokens cannot be bound by {limit} here", limit)
+    permission = wanted.get("packages_and_scopes_permission")
+    if permission not in (None, "read-only", "read-write"):
+        raise Invalid("a token is read-only or read-write here", "packages_and_scopes_permission")
+    return _READ_ONLY if wanted.get("readonly") or permission == "read-only" else _FULL
 
 
 @blueprint.delete("/<segment:repository>/-/npm/v1/tokens/token/<segment:key>")

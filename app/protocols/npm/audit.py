@@ -15,7 +15,7 @@ from flask import Response, request
 from sqlalchemy import Connection, text
 
 from app.cache.snapshots import Snapshot
-from app.errors import ArkvoryError, Invalid, NotFound, TooLarge, UpstreamWrong
+from app.errors import ArkvoryError, Invalid, NotFound, TooLarge, UpstreamUnfit
 from app.http.bodies import body_reader
 from app.http.identity import caller, log_fact
 from app.http.parts import parts
@@ -140,7 +140,7 @@ def _passed_on(snapshot: Snapshot, path: str, asked: Mapping[str, Any]) -> Mappi
     try:
         return _object(told)
     except Invalid:
-        raise UpstreamWrong("what the upstream answers to the audit is no JSON object") from None
+        raise UpstreamUnfit("what the upstream answers to the audit is no JSON object") from None
 
 
 # By kind of repository.

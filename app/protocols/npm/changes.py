@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 
 from app.errors import Invalid, NotFound
 from app.protocols.npm.fragments import plain
-from app.protocols.npm.names import check_tag, highest, tarball_path
+from app.protocols.npm.names import check_number_of_tags, check_tag, highest, tarball_path
 from app.repository.deleting import Editor, PackageState
 from app.repository.publishing import Target
 
@@ -40,7 +40,7 @@ def anything(package: str) -> str:
 
 def set_tags(editor: Editor, target: Target, package: str, tags: Mapping[str, Any], *, only: bool = False) -> None:
     """Let these tags name these versions, with `only` no others. Raises Invalid, and NotFound for a version that is not there."""
-    for tag in tags:
+    for tag in check_number_of_tags(tags):
         check_tag(tag)
 
     def change(connection: Connection, package_id: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import Invalid
+from app.protocols.npm.archives import INSTALL_SCRIPTS
 
 ADDRESS = "\x01"
 # As the public registry cuts it.
@@ -25,7 +26,6 @@ _ABBREVIATED = (
     "peerDependencies", "peerDependenciesMeta", "acceptDependencies", "bin", "directories", "dist", "engines", "cpu", "os", "libc",
     "funding", "_hasShrinkwrap", "hasInstallScript",
 )  # fmt: skip
-_INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
 # Said elsewhere: the deprecation has a column, the readme is told once for the package.
 _ELSEWHERE = ("readme", "deprecated", "_attachments", "_rev", "_revisions")
 
@@ -115,7 +115,7 @@ def _dist(manifest: Mapping[str, Any], facts: Facts, address: str) -> dict[str, 
 
 def _runs_something(manifest: Mapping[str, Any], *, gyp: bool) -> bool:
     scripts = manifest.get("scripts")
-    return gyp or (isinstance(scripts, dict) and any(scripts.get(name) for name in _INSTALL_SCRIPTS))
+    return gyp or (isinstance(scripts, dict) and any(scripts.get(name) for name in INSTALL_SCRIPTS))
 
 
 def _words(manifest: Mapping[str, Any]) -> str:

@@ -12,14 +12,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.errors import Unavailable, UpstreamWrong
+import semver
+
+from app.errors import Unavailable, UpstreamUnfit
+from app.protocols.npm import packuments
 from app.protocols.npm.packuments import END_BYTES, FORM, table_place, take_apart
-from app.protocols.npm.received import LONG_BODY, readers
+from app.protocols.npm.received import LONG_BODY
 from app.repository.names import INTERNAL
 from app.storage import OpenBlob
-from app.upload.archives.readers import Died
+from app.upload.archives.readers import Died, Readers
 from app.upload.archives.tars import Unreadable
 
+readers = Readers(packuments.__name__, semver)
 _PIECE = 1024 * 1024
 # Packuments that are longer are not taken apart.
 MOST_BYTES = 256 * 1024 * 1024
@@ -137,14 +141,14 @@ class Kept:
 
 
 def remake(package: str, path: Path, take: Callable[[bytes], object]) -> None:
-    """Take the packument in that file apart (`dialects.Remake`); a long one elsewhere. Raises UpstreamWrong and Unavailable."""
+    """Take the packument in that file apart (`dialects.Remake`); a long one elsewhere. Raises UpstreamUnfit and Unavailable."""
     size = path.stat().st_size
     try:
         if size > MOST_BYTES:
             raise Unreadable(f"has {size} bytes, more than {MOST_BYTES}")
         take(_taken(package, path) if size <= LONG_BODY else _taken_elsewhere(package, path, take))
     except Unreadable as error:
-        raise UpstreamWrong(f"what the upstream sent as the packument of {package!r} {error}") from None
+        raise UpstreamUnfit(f"what the upstream sent as the packument of {package!r} {error}") from None
 
 
 def _taken(package: str, path: Path) -> bytes:
@@ -154,7 +158,7 @@ def _taken(package: str, path: Path) -> bytes:
 def _taken_elsewhere(package: str, path: Path, take: Callable[[bytes], object]) -> bytes:
     """Its end, once it says that all of it is there."""
     try:
-        tail = readers.pour(path, f"packument {package}", take)
+        tail = readers.pour(path, package, take)
     except Died:
         raise Unreadable("takes more time or memory to be read than it may have") from None
     if table_place(tail[-END_BYTES:]) is None:

@@ -18,7 +18,9 @@ The rules for names are those of `validate-npm-package-name`: reads know what wa
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from semver import Version
@@ -28,6 +30,7 @@ from app.errors import Invalid, NotFound
 LONGEST_NAME = 214
 LONGEST_VERSION = 256
 LONGEST_TAG = 214
+MOST_TAGS = 200
 PROVENANCE = ".sigstore"
 _LARGEST_NUMBER = 2**53 - 1
 
@@ -212,6 +215,13 @@ def check_tag(tag: str) -> str:
     if parsed_version(tag) is not None:
         raise Invalid(f"{tag!r} cannot be a tag: it is a version", "tag")
     return tag
+
+
+def check_number_of_tags(tags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As many as are written at once, since others wait meanwhile. Raises Invalid."""
+    if len(tags) > MOST_TAGS:
+        raise Invalid(f"at most {MOST_TAGS} tags are changed at once", "dist-tags")
+    return tags
 
 
 def highest(versions: list[str]) -> str:

@@ -12,7 +12,7 @@ U+0001 stands for the repository's address, as in the fragments of versions that
 on nothing but the packument: the same again is the same file. Another form gets another number.
 
 A packument is taken apart version by version, so that memory holds its text and one version of it; a long one in a child
-(`app.upload.archives`).
+(`app.upload.archives`), whose last piece says whether all is well.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from app.errors import Invalid
@@ -42,6 +43,14 @@ _NOT_ABOUT = frozenset(
 _PIECE = 256 * 1024
 _SHORT, _LONG = 200, 4096
 _MOST_WORDS = 100
+
+
+def answer(path: str, package: str) -> Iterator[bytes]:
+    """In a child: what is kept of the packument in that file, or at its end `{"unreadable": clause}` in a line of its own."""
+    try:
+        yield from take_apart(Path(path).read_bytes(), package)
+    except Unreadable as error:
+        yield b"\n" + json.dumps({"unreadable": str(error)}).encode()
 
 
 def table_place(end: bytes) -> int | None:

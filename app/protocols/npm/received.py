@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import gevent
-import semver
 
 from app.errors import Invalid, TooLarge
 from app.protocols.npm import archives
+from app.protocols.npm.names import check_number_of_tags
 from app.protocols.npm.splitting import MOST_REST, Rest, Splitter, Take, decode, marker
 from app.repository.publishing import Session
 from app.upload.archives.readers import Readers
@@ -21,7 +21,7 @@ DIGESTS = ("sha1", "sha512")
 # From here on a body takes longer to parse than the loop may be kept from others.
 LONG_BODY = 64 * 1024
 
-readers = Readers(archives.__name__, semver)
+readers = Readers(archives.__name__)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Document:
         found = self.values.get("dist-tags") or {}
         if not isinstance(found, dict):
             raise Invalid("dist-tags is an object of versions by tag", "dist-tags")
-        return found
+        return check_number_of_tags(found)
 
     def value(self, key: str) -> Any:
         """Of the document's own fields, or None."""

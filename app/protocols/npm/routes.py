@@ -210,6 +210,8 @@ def change_tags(repository: str, path: str) -> Response:
     target, editor = target_in(repository), parts().editor
     name, _, tag = path.rpartition("/dist-tags")
     package = package_of(name)
+    if tag and not tag.startswith("/"):
+        raise NotFound(f"there is no {path!r} in repository {repository!r}")
     tag = tag.strip("/")
     if not tag and request.method == "DELETE":
         raise NotFound(f"there is no {path!r}: say which tag to remove")

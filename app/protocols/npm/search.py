@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -33,22 +34,19 @@ MOST_WORDS = 20
 # Packages that one search looks at, in the order of their names.
 LOOKED_AT = 20_000
 MOST_ANSWER = 4 * 1024 * 1024
+_NEVER = "1970-01-01T00:00:00Z"
 # What is passed on of a query.
 _PASSED_ON = ("text", "size", "from", "quality", "popularity", "maintenance")
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A package, by its latest version; `date` as JSON has it."""
+    """A package, by its latest version; `date` as JSON has it, `said` is what that says of it."""
 
     name: str
     version: str
     date: str
-    description: str
-    keywords: Sequence[str]
-    publisher: str = ""
-    maintainers: Sequence[str] = ()
-    author: Mapping[str, Any] = field(default_factory=dict)
+    said: Callable[[Connection], Mapping[str, Any]]
 
 
 @blueprint.get("/<segment:repository>/-/v1/search")
@@ -65,14 +63,14 @@ def search(repository: str) -> Response:
     return answer(_one_of_each([_searched(repository, each, grant, words) for each in members]))
 
 
-def _searched(repository: str, member: Snapshot, grant: Grant, words: list[str]) -> dict[str, Any]:
+def _searched(repository: str, member: Snapshot, grant: Grant, words: list[str]) -> Mapping[str, Any]:
     """What its upstream finds, else what is known of it here."""
     told = _passed_on(member, grant)
-    if told is None:
-        with parts().database.consistent() as connection:
-            known = _KNOWN[member.kind](connection, member, words)
-        told = _answered(repository, words, [each for each in known if _may_read(grant, each.name)])
-    return told
+    if told is not None:
+        return told
+    with parts().database.consistent() as connection:
+        known = [each for each in _KNOWN[member.kind](connection, member, words) if _may_read(grant, each.name)]
+        return _answered(connection, repository, words, known)
 
 
 def _one_of_each(told: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -84,13 +82,13 @@ def _one_of_each(told: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return {**told[0], "objects": [found[name] for name in names], "total": max(len(names), *(int(each.get("total", 0)) for each in told))}
 
 
-def _answered(repository: str, words: list[str], known: list[_Found]) -> dict[str, Any]:
+def _answered(connection: Connection, repository: str, words: list[str], known: list[_Found]) -> dict[str, Any]:
     size, first = _number("size", 20, MOST_FOUND), _number("from", 0, LOOKED_AT)
     found = sorted(known, key=lambda each: (_rank(each.name, words), each.name))
     base = f"{public_base(request)}/{FORMAT}/{encode_path(repository)}"
-    objects = [_object(each, base) for each in found[first : first + size]]
+    objects = [_object(connection, each, base) for each in found[first : first + size]]
     # When the newest of them was published: equal answers stay equal.
-    return {"objects": objects, "total": len(found), "time": max((each.date for each in found), default="1970-01-01T00:00:00Z")}
+    return {"objects": objects, "total": len(found), "time": max((each.date for each in found), default=_NEVER)}
 
 
 def _passed_on(snapshot: Snapshot, grant: Grant) -> dict[str, Any] | None:
@@ -119,46 +117,47 @@ def _rank(name: str, words: list[str]) -> int:
     return 1 if name.startswith(wanted) else 2 if wanted in name else 3
 
 
-def _object(found: _Found, base: str) -> dict[str, Any]:
+def _object(connection: Connection, found: _Found, base: str) -> dict[str, Any]:
+    """One after the other: what a version says may be long, and only little of it is shown."""
     package = {
         "name": found.name,
         "scope": scope_of(found.name) or "unscoped",
         "version": found.version,
-        "description": found.description,
-        "keywords": found.keywords,
         "date": found.date,
         "links": {"npm": f"{base}/{found.name}"},
-        "publisher": {"username": found.publisher, "email": ""},
-        "maintainers": [{"username": each, "email": ""} for each in found.maintainers],
+        **found.said(connection),
     }
-    if found.author:
-        package["author"] = found.author
     score = {"final": 1.0, "detail": {"quality": 1.0, "popularity": 1.0, "maintenance": 1.0}}
     return {"package": package, "score": score, "searchScore": 1.0, "flags": {"unstable": found.version.startswith("0.")}}
 
 
 def _in_rows(connection: Connection, snapshot: Snapshot, words: Sequence[str]) -> list[_Found]:
-    found = []
-    for row in connection.execute(_ROWS, _looked_for(snapshot, words)):
-        told = manifest_of(row.fragment)
-        keywords = told.get("keywords") if isinstance(told.get("keywords"), list) else []
-        author = told["author"] if isinstance(told.get("author"), dict) else {}
-        publisher = (told.get("_npmUser") or {}).get("name", "")
-        maintainers = [each.get("name", "") for each in json.loads(row.maintainers or "[]")]
-        said = told.get("description", "")
-        found.append(_Found(row.name, row.version, json_time(row.updated_at), said, keywords or [], publisher, maintainers, author))
-    return found
+    rows = connection.execute(_ROWS, _looked_for(snapshot, words))
+    return [_Found(row.name, row.version, json_time(row.updated_at), partial(_said, row.id, row.package)) for row in rows]
+
+
+def _said(version: int, package: int, connection: Connection) -> Mapping[str, Any]:
+    kept = connection.execute(_SAID, {"version": version, "package": package}).one()
+    told = manifest_of(kept.fragment)
+    found = {
+        "description": told.get("description", ""),
+        "keywords": told.get("keywords") if isinstance(told.get("keywords"), list) else [],
+        "publisher": {"username": (told.get("_npmUser") or {}).get("name", ""), "email": ""},
+        "maintainers": [{"username": each.get("name", ""), "email": ""} for each in json.loads(kept.maintainers or "[]")],
+    }
+    return found | ({"author": told["author"]} if isinstance(told.get("author"), dict) else {})
 
 
 def _in_indexes(connection: Connection, snapshot: Snapshot, words: Sequence[str]) -> list[_Found]:
     """As far as they were fetched."""
     rows = connection.execute(_INDEXES, _looked_for(snapshot, words) | {"indexes": INDEXES})
-    told = [(row.name, row.details) for row in rows]
-    return [
-        _Found(name, each["version"], each["date"] or "1970-01-01T00:00:00Z", each["description"], each["keywords"])
-        for name, each in told
-        if each["version"] is not None
-    ]
+    told = [(row.name, row.details) for row in rows if row.details["version"] is not None]
+    return [_Found(name, each["version"], each["date"] or _NEVER, partial(_told, each)) for name, each in told]
+
+
+def _told(details: Mapping[str, Any], connection: Connection) -> Mapping[str, Any]:
+    nobody = {"publisher": {"username": "", "email": ""}, "maintainers": []}
+    return {"description": details["description"], "keywords": details["keywords"], **nobody}
 
 
 # By kind of repository.
@@ -183,14 +182,17 @@ _HAVE_ALL = (
 )
 # Of each package its latest version, or where no version is tagged so the one published last.
 _ROWS = text(
-    f"select p.name, v.version, v.updated_at, v.fragment, o.maintainers from {_PACKAGES} "
-    "cross join lateral (select a.version, a.updated_at, n.fragment, n.words from arkvory_artifacts a "
+    f"select p.name, p.id as package, v.id, v.version, v.updated_at from {_PACKAGES} "
+    "cross join lateral (select a.id, a.version, a.updated_at, n.words from arkvory_artifacts a "
     "join arkvory_npm_versions n on n.artifact_id = a.id left join arkvory_npm_tags t on t.artifact_id = a.id and t.tag = 'latest' "
-    "where a.package_id = p.id and not a.withheld order by (t.tag is null), a.id desc limit 1) v "
-    f"left join arkvory_npm_packages o on o.package_id = p.id {_HAVE_ALL}"
+    f"where a.package_id = p.id and not a.withheld order by (t.tag is null), a.id desc limit 1) v {_HAVE_ALL}"
 )
 _INDEXES = text(
     f"select p.name, v.details from {_PACKAGES} cross join lateral (select a.metadata -> 'details' as details, "
     "lower(concat(a.metadata -> 'details' ->> 'description', ' ', a.metadata -> 'details' ->> 'keywords')) as words "
     f"from arkvory_artifacts a where a.repository_id = :id and a.path = :indexes || p.name) v {_HAVE_ALL}"
+)
+_SAID = text(
+    "select n.fragment, (select o.maintainers from arkvory_npm_packages o where o.package_id = :package) as maintainers "
+    "from arkvory_npm_versions n where n.artifact_id = :version"
 )

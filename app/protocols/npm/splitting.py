@@ -24,6 +24,8 @@ LONG_TEXT = 64 * 1024
 KEPT = 256 * 1024
 MOST_REST = 64 * MIB
 LONGEST_TEXT = 8 * MIB
+# A tarball and its provenance: each takes a file and room of its own.
+MOST_FILES = 2
 
 # Whole texts and what is between them, from a place outside of any; possessive, so it never looks back.
 _WHOLE = re.compile(rb'[^"]*+(?:"(?:[^"\\]++|\\.)*+"[^"]*+)*+', re.DOTALL)
@@ -86,7 +88,7 @@ class Splitter:
         self.attached = 0
 
     def read(self, read: Read) -> None:
-        """Raises Invalid for broken base64, BodyCutShort, TooLarge, and what the takers raise."""
+        """Raises Invalid for broken base64 and too many files, BodyCutShort, TooLarge, and what the takers raise."""
         while piece := read(PIECE):
             while piece:
                 piece = self._outside(piece) if self._decoder is None else self._inside(piece)
@@ -124,6 +126,8 @@ class Splitter:
         self._rest.add(data[position:])
 
     def _begin(self) -> None:
+        if self.attached >= MOST_FILES:
+            raise Invalid(f"a document brings at most {MOST_FILES} files", "_attachments")
         self._decoder = _Base64(self._attach())
         # U+0001 as JSON writes it.
         self._rest.add(f'"{marker(self.attached)}"'.replace("\x01", "\\u0001").encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,6 +34,9 @@ from app.upload.receiving import Received
 
 TARBALL_TYPE = "application/octet-stream"
 MOST_MAINTAINERS = 64 * 1024
+_DISAGREE = "the package.json in the tarball and the document disagree"
+# A dependency that is no range of versions and no tag.
+_ADDRESS = re.compile(r"[:/]")
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,23 @@ def _check_tarball(release: Release, found: Mapping[str, Any]) -> None:
             f"the document of {release.package!r} {release.version!r}",
             "_attachments",
         )
+    _check_installs(archives.installs(release.manifest), found["installs"], gyp=found["gyp"])
+
+
+def _check_installs(told: Mapping[str, Mapping[str, str]], packed: Mapping[str, Mapping[str, str]], *, gyp: bool) -> None:
+    """Installers act upon the one and scanners look at the other, so they say the same. Raises Invalid.
+
+    npm itself adds a script where there is a `binding.gyp`, and writes addresses of dependencies in another way.
+    """
+    added = {"install": "node-gyp rebuild"} if gyp else {}
+    if told["scripts"] not in (packed["scripts"], {**added, **packed["scripts"]}):
+        raise Invalid(f"{_DISAGREE} about the scripts that run when it is installed", "versions")
+    ranges, others = told["dependencies"], packed["dependencies"]
+    differing = ranges.keys() ^ others.keys() | {
+        name for name, wanted in others.items() if not _ADDRESS.search(wanted) and ranges.get(name, wanted) != wanted
+    }
+    if differing:
+        raise Invalid(f"{_DISAGREE} about its dependency {min(differing)!r}", "versions")
 
 
 def _check_dist(dist: Any, received: Received) -> None:

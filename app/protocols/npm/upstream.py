@@ -18,7 +18,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import gevent
 
-from app.errors import Invalid, NotFound, UpstreamWrong
+from app.errors import Invalid, NotFound, UpstreamUnfit
 from app.protocols.npm.kept import INDEXES, Kept, Source, index_path, moment_of, remake
 from app.protocols.npm.names import PROVENANCE, Tarball, is_name, parse, version_of
 from app.protocols.npm.received import parsed
@@ -107,7 +107,7 @@ def _tarball(order: Order, package: str, known: _Known) -> Plan:
     algorithm, values = _integrity(source)
     if not values and origin(where) != origin(upstream):
         # Whatever stands at any address would be handed on by it.
-        raise UpstreamWrong(f"the upstream says that {order.path!r} is at another server, and no digest of it")
+        raise UpstreamUnfit(f"the upstream says that {order.path!r} is at another server, and no digest of it")
     digests = {algorithm: values[0]} if len(values) == 1 else {}
     accept = partial(_file, order, source.version, algorithm, values)
     return Plan(
@@ -119,9 +119,9 @@ def _file(order: Order, version: str, algorithm: str, values: Sequence[str], rec
     """Of several hashes one is enough; a single one was compared before."""
     with received.path.open("rb") as file:
         if file.read(len(_GZIP)) != _GZIP:
-            raise UpstreamWrong(f"what the upstream sent for {order.path!r} is no tarball")
+            raise UpstreamUnfit(f"what the upstream sent for {order.path!r} is no tarball")
     if len(values) > 1 and gevent.get_hub().threadpool.apply(_digest, (received.path, algorithm)) not in values:
-        raise UpstreamWrong(f"what the upstream sent for {order.path!r} has not the integrity that its packument tells")
+        raise UpstreamUnfit(f"what the upstream sent for {order.path!r} has not the integrity that its packument tells")
     return NewFile(order.path, received, TARBALL_TYPE, version=version)
 
 
@@ -142,13 +142,13 @@ def _attestations(order: Order, source: Source) -> Plan:
 def _document(order: Order, key: str, received: Received, head: Arrived) -> NewFile:
     """A JSON object with a list under that key, as it came."""
     if received.size > MOST_JSON:
-        raise UpstreamWrong(f"what the upstream sent for {order.path!r} has {received.size} bytes")
+        raise UpstreamUnfit(f"what the upstream sent for {order.path!r} has {received.size} bytes")
     try:
         document = parsed(received.path.read_bytes())
     except Invalid:
         document = None
     if not isinstance(document, dict) or not isinstance(document.get(key), list):
-        raise UpstreamWrong(f"what the upstream sent for {order.path!r} is no JSON with {key}")
+        raise UpstreamUnfit(f"what the upstream sent for {order.path!r} is no JSON with {key}")
     return NewFile(order.path, received, "application/json")
 
 
@@ -160,7 +160,7 @@ def _address(upstream: str, tarball: str) -> str:
     except ValueError:
         sound = False
     if not sound:
-        raise UpstreamWrong("the upstream says that a tarball is at an address that is none")
+        raise UpstreamUnfit("the upstream says that a tarball is at an address that is none")
     if found.hostname == own.hostname and found.scheme != own.scheme:
         found = found._replace(scheme=own.scheme, netloc=own.netloc)
     return found._replace(fragment="", netloc=found.netloc.rpartition("@")[2]).geturl()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from app.errors import Invalid
 from app.protocols.oci.names import BadDigest, blob_path, manifest_path, parse_digest
@@ -30,6 +31,12 @@ _FOREIGN = (
 )
 _UNTOLD = ("", "application/json", "application/octet-stream", "application/x-www-form-urlencoded")
 _LONGEST_TYPE = 255
+# Names that mean something in a manifest or a descriptor.
+_NAMES = frozenset({
+    "schemaVersion", "mediaType", "artifactType", "config", "layers", "manifests", "subject", "annotations", "digest", "size", "urls",
+    "data", "platform",
+})  # fmt: skip
+_FOLDED = {name.casefold(): name for name in _NAMES}
 
 
 class BadManifest(Invalid):
@@ -61,14 +68,39 @@ def parse(image: str, body: bytes, content_type: str) -> Manifest:
 
 def _document(body: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(body)
+        document = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_no_json, parse_float=_float)
     except (ValueError, RecursionError):
-        raise BadManifest("the manifest is no JSON") from None
+        raise BadManifest("the manifest is no JSON in UTF-8") from None
     if not isinstance(document, dict):
         raise BadManifest("a manifest is a JSON object")
+    _check_names(document, "the manifest")
     if document.get("schemaVersion") != 2:
         raise BadManifest("only manifests with schemaVersion 2 are stored here")
     return document
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises BadManifest where a name is there twice: what that means, every client decides for itself."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise BadManifest("an object in the manifest has the same name twice")
+    return found
+
+
+def _no_json(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _float(number: str) -> float:
+    found = float(number)
+    return found if math.isfinite(found) else _no_json(number)
+
+
+def _check_names(found: Mapping[str, Any], where: str) -> None:
+    """Clients written in Go take `Layers` for `layers`. Raises BadManifest for what they would read and we would not."""
+    for name in found:
+        if name not in _NAMES and name.casefold() in _FOLDED:
+            raise BadManifest(f"{where}: {name!r} is written {_FOLDED[name.casefold()]!r}")
 
 
 def _media_type(document: Mapping[str, Any], content_type: str) -> str:
@@ -111,6 +143,7 @@ def _digest(descriptor: Any, where: str) -> str:
     """Of a descriptor. Raises BadManifest and BadDigest."""
     if not isinstance(descriptor, dict) or not isinstance(descriptor.get("digest"), str):
         raise BadManifest(f"{where}: a descriptor is an object with a digest")
+    _check_names(descriptor, where)
     size = descriptor.get("size")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
         raise BadManifest(f"{where}: a descriptor's size is a number of bytes")

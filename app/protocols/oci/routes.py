@@ -148,7 +148,7 @@ def catalog() -> Response:
     page = parts().listing.packages(who, FORMAT, limit, (last[0], last[2]), only)
     names = [scopes.shown_name(asked.environ, f"{repository}/{image}") for repository, image in page.items]
     answer = _json({"repositories": names})
-    if page.after is not None and names:
+    if page.after is not None:
         answer.headers.add(*next_link("_catalog", {"n": limit, "last": names[-1]}))
     return answer
 
@@ -185,9 +185,13 @@ def _mounted(target: Target, image: str, digest: Digest, source: str) -> Respons
     if found is None:
         return None
     path = blob_path(image, digest)
-    with parts().publisher.begin(target, path, links=True) as session:
-        (linked,) = session.link([found])
-        session.publish([NewFile(path, linked, BLOB_TYPE, is_part=True)])
+    try:
+        with parts().publisher.begin(target, path, links=True) as session:
+            (linked,) = session.link([found])
+            session.publish([NewFile(path, linked, BLOB_TYPE, is_part=True)])
+    except NotFound:
+        # It went meanwhile; when the repository did, the upload that is begun instead says so.
+        return None
     return _stored_blob(target, image, digest)
 
 

@@ -13,9 +13,9 @@ import contextlib
 import gzip
 import posixpath
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -26,6 +26,9 @@ HARMLESS = 64 * MIB
 # Of the headers that say more about a member than its block has room for (pax, GNU's long names).
 _MOST_EXTENSION = 16 * KIB
 _PIECE = MIB
+# Of a header block.
+_MAGIC, _PREFIX = slice(257, 265), slice(345, 500)
+_POSIX = b"ustar\x0000"
 
 
 class Unreadable(ValueError):
@@ -57,10 +60,8 @@ class Tar:
 
     def name_of(self, member: tarfile.TarInfo) -> str:
         """The name of the present member, from the top folder on; empty for the root itself."""
-        name = member.name
-        while name.startswith("./"):
-            name = name[2:]
-        if name == ".":
+        name = member.name.removeprefix("./")
+        if name in ("", "."):
             return ""
         check_name(name)
         if member.issym() or member.islnk():
@@ -79,13 +80,17 @@ class Tar:
 
 @contextlib.contextmanager
 def open_tar(path: Path, limits: Limits) -> Iterator[Tar]:
-    """At the end of the block the rest is read too, since the checksum stands at the very end."""
+    """At the end of the block the rest is read too: the checksum stands at the very end, and nothing else may stand behind the members.
+
+    Some readers go on where others see the end (behind one empty block, or a damaged one), and would find other members there.
+    """
     with path.open("rb") as packed, gzip.GzipFile(fileobj=packed, mode="rb") as inflated:
         source = _Bounded(inflated, path.stat().st_size, limits)  # type: ignore[arg-type]  # a reader, though not IO[bytes] by name
         with tarfile.open(fileobj=source, mode="r|", bufsize=64 * KIB, tarinfo=_Member) as archive:  # type: ignore[call-overload]  # read() alone is called
             yield Tar(archive, limits)
-        while source.read():
-            pass
+            while rest := archive.fileobj.read(_PIECE):
+                if rest.strip(b"\0"):
+                    raise Unreadable("has something behind its end")
 
 
 class _Bounded:
@@ -102,9 +107,34 @@ class _Bounded:
 
 
 class _Member(tarfile.TarInfo):
-    """Without what `tarfile` spends too long on, and no package needs: sparse files and endless extended headers."""
+    """Without what `tarfile` spends too long on, and no package needs: sparse files and endless extended headers.
+
+    And without what other readers understand otherwise, so that they cannot be shown other files than those that are looked at here.
+    """
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError):  # type: ignore[attr-defined]  # missing in the stubs
+            # At the very beginning it is no archive at all, and `tarfile` says so; later it would take this for the end.
+            if archive.offset == 0:
+                raise
+            raise Unreadable("has a damaged header") from None
+
+    @classmethod
+    def frombuf(cls, block: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(block, encoding, errors)
+        if bytes(block[_MAGIC]) != _POSIX and any(block[_PREFIX]):
+            raise Unreadable("has a name in two parts in a header that is not POSIX's")
+        return found
 
     # The names are those of the base class, which calls them by the member's type.
+    def _apply_pax_info(self, headers: Mapping[str, str], encoding: str, errors: str) -> None:
+        if "size" in headers:
+            raise Unreadable("has a member whose size is told twice")
+        super()._apply_pax_info(headers, encoding, errors)  # type: ignore[misc]  # private, missing in the stubs
+
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type == tarfile.GNUTYPE_SPARSE:
             self._refuse_sparse()

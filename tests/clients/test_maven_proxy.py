@@ -1,0 +1,122 @@
+"""mvn behind proxies: of Debian's Maven repository, which a static server hands out, and of another Arkvory."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.clients.conftest import Desk
+from tests.clients.jvm import DEBIAN, Maven, dependencies, java, pom
+from tests.support import clients
+from tests.support.nginx import Files
+
+_numbers = itertools.count(1)
+_SETTINGS = (
+    "<settings><servers><server><id>arkvory</id><username>{user}</username><password>{password}</password></server></servers>"
+    "<mirrors><mirror><id>arkvory</id><url>{url}</url><mirrorOf>*</mirrorOf></mirror></mirrors>"
+    "<profiles><profile><id>house</id><repositories><repository>{central}</repository></repositories>"
+    "<pluginRepositories><pluginRepository>{central}</pluginRepository></pluginRepositories></profile></profiles>"
+    "<activeProfiles><activeProfile>house</activeProfile></activeProfiles></settings>"
+)
+# The proxy has checksums of everything, which Debian's tree has not.
+_CENTRAL = (
+    "<id>central</id><url>https://upstream.invalid</url><releases><enabled>true</enabled><checksumPolicy>fail</checksumPolicy></releases>"
+)
+
+
+@pytest.fixture
+def debian(tmp_path: Path) -> Iterator[Files]:
+    clients.require_packages("mvn")
+    clients.require_packages("nginx")
+    running = Files(tmp_path / "upstream", DEBIAN).start()
+    yield running
+    running.stop()
+
+
+def version_of(folder: str) -> str:
+    return max(each.name for each in (DEBIAN / folder).iterdir() if each.is_dir() and each.name[0].isdigit())
+
+
+class Behind:
+    """A private proxy of the upstream, and machines that know nothing but it."""
+
+    def __init__(self, desk: Desk, upstream: str) -> None:
+        self.desk = desk
+        self.name = f"central{next(_numbers)}"
+        self.url = desk.server.repository(self.name, "maven", kind="proxy", upstream_url=upstream)
+        user, password = desk.server.admin
+        text = _SETTINGS.format(user=user, password=password, url=self.url, central=_CENTRAL)
+        self.settings = desk.file("settings.xml", text.encode())
+        codec = version_of("commons-codec/commons-codec")
+        names = f"<groupId>commons-codec</groupId><artifactId>commons-codec</artifactId><version>{codec}</version>"
+        source = java("App", 'org.apache.commons.codec.digest.DigestUtils.md5Hex("a")')
+        wants = f"<dependencies><dependency>{names}</dependency></dependencies>"
+        for name, content in ({"pom.xml": pom("app", "1.0", wants)} | source).items():
+            desk.file(f"app/{name}", content.encode())
+
+    def build(self, machine: str) -> Path:
+        """On a machine with an empty local repository; that folder."""
+        local = self.desk.home / machine
+        self.desk.run(
+            "mvn", "-B", "-ntp", "-e", "-s", self.settings, f"-Dmaven.repo.local={local}", "-Dmaven.test.skip=true",
+            "-f", self.desk.home / "app", "package", MAVEN_OPTS="-Xmx256m -XX:TieredStopAtLevel=1",
+        )  # fmt: skip
+        assert list((self.desk.home / "app/target").glob("app-1.0.jar"))
+        return local
+
+
+def test_a_build_is_resolved_cold_warm_and_with_the_upstream_stopped(desk: Desk, debian: Files) -> None:
+    """DESIGN 6, HO-MVN-1: with checksums enforced, which the upstream does not even have."""
+    behind = Behind(desk, debian.url)
+    cold = behind.build("first")
+    asked = debian.asked()
+    fetched = {line.split()[1] for line in asked if line.startswith("200 ")}
+    assert len(fetched) > 50
+    # Each of them once.
+    assert len([line for line in asked if line.startswith("200 ")]) == len(fetched)
+    warm = behind.build("second")
+    assert {line for line in debian.asked()[len(asked) :] if line.startswith("200 ")} == set()
+    debian.stop()
+    with pytest.raises(requests.ConnectionError):
+        requests.get(debian.url, timeout=5)
+    alone = behind.build("third")
+    files = [{each.relative_to(local): digest(each) for each in jars(local)} for local in (cold, warm, alone)]
+    assert files[0] == files[1] == files[2]
+    assert {f"/{path}": sha1 for path, sha1 in files[0].items()}.keys() <= fetched
+    stored = desk.server.get(f"/api/v1/repositories/{behind.name}/usage").json()
+    assert stored["artifacts"] == len(fetched)
+    assert stored["bytes"]["open"] == 0
+
+
+def test_snapshots_of_another_arkvory_arrive_with_the_next_update(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """HO-MVN-1, HO-MVN-3: timestamped builds, metadata and checksums of one generation, with a login of its own for the upstream."""
+    clients.require_packages("mvn")
+    hosted = Maven(desk, tmp_path_factory.mktemp("plugins"))
+    user, password = desk.server.admin
+    login = {"username": user, "password": password}
+    url = desk.server.repository(
+        f"{hosted.name}-near", "maven", kind="proxy", upstream_url=hosted.url, upstream=login, settings={"mutable_ttl": 0}
+    )
+    near = desk.file("near.xml", hosted.settings.read_bytes().replace(hosted.url.encode(), url.encode()))
+    hosted.project("app", {"pom.xml": pom("app", "1.0", dependencies("lib:1.1-SNAPSHOT"))} | java("App", "Lib.say()"))
+    for text in ("first", "second"):
+        hosted.project("lib", {"pom.xml": pom("lib", "1.1-SNAPSHOT")} | java("Lib", f'"{text}"'))
+        hosted.deploy("lib")
+        hosted.forget()
+        hosted.mvn("app", "compile", "-U", settings=near)
+        assert hosted.says("app", "App", *hosted.got("lib/1.1-SNAPSHOT/lib-1.1-SNAPSHOT.jar")) == text
+        path = "org/acme/lib/1.1-SNAPSHOT/maven-metadata.xml"
+        assert desk.server.get(f"/maven/{hosted.name}-near/{path}").content == desk.server.get(f"/maven/{hosted.name}/{path}").content
+
+
+def jars(local: Path) -> list[Path]:
+    return [each for each in local.rglob("*") if each.suffix in {".jar", ".pom"}]
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha1(path.read_bytes()).hexdigest()
