@@ -19,7 +19,7 @@ from app.cache.members import Membership, Memberships, read_membership
 from app.cache.snapshots import Snapshot, Snapshots, read_snapshots
 from app.cache.store import Cache
 from app.cache.view import Seen
-from app.errors import DatabaseAway, Forbidden, IsFolder, NotFound, Unavailable
+from app.errors import DatabaseAway, Forbidden, IsFolder, NotFound, NotKept, Unavailable
 from app.repository.formats import FORMATS, MERGE, SHIELD, package_of
 from app.repository.proxy import Proxy
 from app.repository.reading import (
@@ -105,10 +105,6 @@ class Group:
             judged = self._reader.judge(ask)
         raise outcomes.error() if outcomes.absent or outcomes.failed else _nothing(ask)
 
-    def restore(self, ask: Ask, lost: Found) -> Found:
-        """What was lost is a member's."""
-        return self._proxy.restore(ask, lost)
-
     def _enter(self, judged: Judged, ask: Ask) -> _Entry:
         membership = self._memberships.get(judged.snapshot)
         decided = judged.snapshot.epochs
@@ -137,12 +133,26 @@ class Group:
                 outcomes.absent.append(error)
             except DatabaseAway:
                 raise
+            except NotKept:
+                # It does not tell of what it has without storing it, so no later one may: the bytes are to come from the same member.
+                if self._passes_on(entry, member, asked):
+                    raise
             except Unavailable as error:
                 log.warning("group %s passes %s over for %s: %s", ask.repository, member.name, ask.path, error)
                 outcomes.failed[member.name] = error
             else:
                 return replace(found, told=outcomes.told(found.told, found.snapshot.name))
         return None
+
+    def _passes_on(self, entry: _Entry, member: Snapshot, ask: Ask) -> bool:
+        """Whether a proxy that stores nothing has it."""
+        try:
+            found = self._reader.sources[member.kind].find(self._reader.judged_member(entry.judged, member), ask, whole=False)
+        except (NotFound, Unavailable):
+            return False
+        if found.coming is not None:
+            found.coming.close()
+        return True
 
     def _stored(self, judged: Judged, ask: Ask) -> Found:
         """Of a hosted member. Raises Quarantined, which ends the walk."""
@@ -168,9 +178,22 @@ class Group:
     def document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str) -> Answered:
         """Of what all members that can answer have in it, or the first one that has it (see `reading.Merged`)."""
         entry = self._enter(judged, ask)
+        try:
+            return self._document(entry, ask, source, known_etags, made_of)
+        except FileNotFoundError:
+            log.error("bytes of what %s/%s is made of are missing on the disk: fetched anew", ask.repository, ask.path)
+            return self._document(entry, ask, source, known_etags, made_of, anew=True)
+
+    def restore(self, ask: Ask, lost: Found) -> Found:
+        """What is lost is a member's, which restores it."""
+        return self._reader.find(ask)
+
+    def _document(
+        self, entry: _Entry, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str, *, anew: bool = False
+    ) -> Answered:
         with contextlib.ExitStack() as held:
             shielded = bool(source.package) and self._is_shielded(entry, ask, believes=not self._cache.believes_absences)
-            brought = self._bring(entry, ask, "" if shielded else made_of, held)
+            brought = self._bring(entry, ask, "" if shielded else made_of, held, anew=anew)
             kept = None if brought.shelves else self._reader.kept_document(entry.judged, ask.caller, self._key_now(entry, source))
             try:
                 look = self._look(ask, source, brought)
@@ -181,7 +204,7 @@ class Group:
                 raise
         return Answered(made, brought.outcomes.told(None, ""))
 
-    def _bring(self, entry: _Entry, ask: Ask, made_of: str, held: contextlib.ExitStack) -> _Brought:
+    def _bring(self, entry: _Entry, ask: Ask, made_of: str, held: contextlib.ExitStack, *, anew: bool) -> _Brought:
         """Proxies bring what the document is made of up to date first, but for names that they are shielded from."""
         brought = _Brought()
         for member in entry.members:
@@ -189,7 +212,7 @@ class Group:
                 check_online(member)
                 if member.kind in self._reader.sources and made_of:
                     judged = self._reader.judged_member(entry.judged, member)
-                    shelf = self._proxy.bring(judged, replace(ask, member=member.id, path=made_of, spelling="", of=ask.path), held)
+                    shelf = self._proxy.bring(judged, replace(ask, member=member.id, path=made_of, spelling="", of=ask.path), held, anew=anew)
                     if shelf is not None:
                         brought.shelves[member.id] = shelf
             except (NotFound, Forbidden):

@@ -96,11 +96,13 @@ class Proxy:
             return Answered(self._reader.stored_document(judged, ask, source, known_etags), told)
         return Answered(self._reader.document_again(ask, source, known_etags), told)
 
-    def bring(self, judged: Judged, index: Ask, held: contextlib.ExitStack) -> Shelf | None:
+    def bring(self, judged: Judged, index: Ask, held: contextlib.ExitStack, *, anew: bool = False) -> Shelf | None:
         """Fetch or compare the upstream's document at a path where it is due. What is not to be stored is on the shelf, until `held` ends.
 
-        Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either.
+        `anew`: perhaps its bytes are missing on the disk. Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either.
         """
+        if anew:
+            self._fetches.give_up(_order(judged, index))
         return self._bring(judged, index, held)[1]
 
     def _bring(self, judged: Judged, index: Ask, held: contextlib.ExitStack) -> tuple[Told | None, Shelf | None]:

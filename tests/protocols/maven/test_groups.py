@@ -16,10 +16,12 @@ from werkzeug.test import TestResponse
 
 from app.access.identity import LOCAL, Caller
 from app.protocols.maven.routes import reads
+from app.protocols.maven.upstream import Upstreams
 from app.repository.quarantine import Quarantine
 from app.repository.registry import NewRepository, Registry, RepositoryChange
 from tests.protocols.maven.test_routes import plugin_jar
 from tests.support import room as room_of
+from tests.support.upstreams import FakeUpstream
 
 ADMIN = Caller(LOCAL, "127.0.0.1")
 LIB = "org/acme/lib"
@@ -44,6 +46,10 @@ class Room(room_of.Room):
 
     def read(self, path: str, **options: Any) -> TestResponse:
         return self.get(path, as_=None, **options)
+
+    def fetched(self, path: str) -> TestResponse:
+        """By one request: the first says `miss`, the next `hit`."""
+        return self.app.test_client().get(f"/maven/all/{path}")
 
     def values(self, path: str, tag: str) -> list[str]:
         answer = self.read(path)
@@ -253,3 +259,107 @@ def test_publishing_goes_to_the_member_that_is_named_and_is_refused_clearly_with
 def test_a_path_that_no_client_means_is_not_there_for_a_reason(room: Room) -> None:
     answer = room.read("lib.jar")
     assert (answer.status_code, "no Maven path" in answer.text) == (404, True)
+
+
+# A proxy among the members
+
+
+def upstream_metadata(folder: str, versioning: str) -> bytes:
+    """As an upstream writes it, which is not how we would."""
+    text = f"<metadata><artifactId>lib</artifactId>\r\n<versioning>{versioning}</versioning></metadata>"
+    return f'<?xml version="1.0"?>\r\n{text}'.encode()
+
+
+@pytest.fixture
+def proxied(room: Room, upstream: FakeUpstream) -> Room:
+    """`all` is of `one`, and of `there`, whose copies are always due."""
+    room.parts.fetches.dialects["maven"] = Upstreams()
+    new = NewRepository("there", "maven", kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0, "miss_ttl": 0})
+    room.registry.create(ADMIN, new)
+    room.change("all", members=["one", "there"])
+    return room
+
+
+def listed(*versions: str) -> bytes:
+    named = "".join(f"<version>{each}</version>" for each in versions)
+    return upstream_metadata(LIB, f"<versions>{named}</versions><lastUpdated>20990101000000</lastUpdated>")
+
+
+def test_versions_are_those_of_members_and_upstream_whatever_the_upstream_does(proxied: Room, upstream: FakeUpstream) -> None:
+    """HO-MVN-4, HO-X-3."""
+    at = f"{LIB}/maven-metadata.xml"
+    proxied.stored("one", release("1.5"))
+    assert proxied.values(at, "version") == ["1.5"]
+    upstream.put(f"/{at}", listed("1.0", "2.0"))
+    assert (proxied.values(at, "version"), proxied.values(at, "lastUpdated")) == (["1.0", "1.5", "2.0"], ["20990101000000"])
+    upstream.put(f"/{at}", listed("1.0", "2.0", "3.0"))
+    assert proxied.values(at, "release") == ["3.0"]
+    upstream.put(f"/{at}", status=500)
+    assert proxied.values(at, "release") == ["3.0"]
+    upstream.put(f"/{at}", status=404)
+    assert proxied.values(at, "version") == ["1.5"]
+    upstream.put(f"/{at}", status=500)
+    answer = proxied.read(at)
+    assert (answer.status_code, answer.headers["X-Arkvory-Passed-Over"]) == (200, "there")
+    assert proxied.read("org/acme/none/maven-metadata.xml").status_code == 404
+    upstream.put("/org/acme/none/maven-metadata.xml", status=500)
+    assert proxied.read("org/acme/none/maven-metadata.xml").status_code == 502
+
+
+def test_what_only_an_upstream_says_stays_as_it_is(proxied: Room, upstream: FakeUpstream) -> None:
+    at, body = f"{LIB}/maven-metadata.xml", listed("1.0")
+    upstream.put(f"/{at}", body)
+    assert proxied.read(at).data == body
+    assert proxied.read(f"{at}.sha1").text == hashlib.sha1(body).hexdigest()
+
+
+def test_the_newest_build_may_be_an_upstreams(proxied: Room, upstream: FakeUpstream) -> None:
+    """HO-MVN-4."""
+    at, value = f"{SNAPSHOT}/maven-metadata.xml", "1.0-20200512.061306-2"
+    entry = f"<snapshotVersion><extension>jar</extension><value>{value}</value><updated>20200512061306</updated></snapshotVersion>"
+    stamp = "<snapshot><timestamp>20200512.061306</timestamp><buildNumber>2</buildNumber></snapshot>"
+    upstream.put(f"/{at}", upstream_metadata(SNAPSHOT, f"{stamp}<snapshotVersions>{entry}</snapshotVersions>"))
+    upstream.put(f"/{SNAPSHOT}/lib-{value}.jar", b"PK far")
+    proxied.stored("one", build(1, ".jar"), build(1, ".zip"))
+    assert proxied.values(at, "value") == [value, "1.0-20200511.061306-1"]
+    assert proxied.values(at, "buildNumber") == ["2"]
+    answer = proxied.fetched(f"{SNAPSHOT}/lib-{value}.jar")
+    assert (answer.headers["X-Arkvory-Cache"], answer.data, answer.headers["X-Arkvory-Member"]) == ("miss", b"PK far", "there")
+    assert proxied.read(f"{SNAPSHOT}/lib-{value}.jar.sha1").text == hashlib.sha1(b"PK far").hexdigest()
+
+
+def test_where_nothing_is_stored_all_of_it_works_too(proxied: Room, upstream: FakeUpstream) -> None:
+    """Metadata is merged of what just came; a checksum is of the member whose bytes it is asked for."""
+    proxied.change("there", settings={"caching": False})
+    at = f"{LIB}/maven-metadata.xml"
+    upstream.put(f"/{at}", listed("2.0"))
+    upstream.put(f"/{release('2.0')}", b"PK far")
+    upstream.put(f"/{release('2.0')}.sha1", hashlib.sha1(b"PK far").hexdigest().encode())
+    proxied.stored("one", release("1.0")), proxied.stored("two", release("2.0"), release("3.0"))
+    proxied.change("all", members=["one", "there", "two"])
+    assert proxied.values(at, "version") == ["1.0", "2.0", "3.0"]
+    assert proxied.read(f"{at}.sha1").text == hashlib.sha1(proxied.read(at).data).hexdigest()
+    assert proxied.read(release("2.0")).data == b"PK far"
+    assert proxied.read(release("2.0", ".jar.sha1")).text == hashlib.sha1(b"PK far").hexdigest()
+    assert proxied.read(release("3.0", ".jar.sha1")).text == hashlib.sha1(f"two {release('3.0')}".encode()).hexdigest()
+    assert proxied.value("select count(*) from arkvory_freshness") == 0
+
+
+def test_shielded_a_hosted_name_never_comes_from_an_upstream(proxied: Room, upstream: FakeUpstream) -> None:
+    proxied.change("all", settings={"name_policy": "shield"})
+    at = f"{LIB}/maven-metadata.xml"
+    upstream.put(f"/{at}", listed("9.0"))
+    upstream.put(f"/{release('9.0')}", b"PK far")
+    assert proxied.values(at, "version") == ["9.0"]
+    assert [proxied.fetched(release("9.0")).headers["X-Arkvory-Cache"] for _ in range(2)] == ["miss", "hit"]
+    proxied.stored("one", release("1.0"))
+    assert proxied.values(at, "version") == ["1.0"]
+    assert proxied.read(release("9.0")).status_code == 404
+    proxied.change("one", status="offline")
+    for path in (at, release("9.0"), release("1.0")):
+        assert proxied.read(path).status_code == 503
+    assert proxied.read("org/acme/other/1/other-1.jar").status_code == 503
+    proxied.change("one", status="online")
+    proxied.change("all", settings={"merged_names": ["org.acme:*"]})
+    assert proxied.values(at, "version") == ["1.0", "9.0"]
+    assert proxied.read(release("9.0")).status_code == 200
