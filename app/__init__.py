@@ -42,6 +42,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.register_blueprint(raw.blueprint)
     app.register_blueprint(maven.blueprint)
     app.register_blueprint(npm.blueprint)
+    house.fetches.dialects["npm"] = npm.Registry()
     app.register_blueprint(pypi.blueprint)
     app.register_blueprint(oci.blueprint)
     oci.register(app)

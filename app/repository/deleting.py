@@ -63,6 +63,10 @@ class Editor:
             self._take_away(transaction, now, rows)
         return len(rows)
 
+    def hosted(self, target: Target) -> Snapshot:
+        """Where that lies which is changed here. Raises NotAllowedHere where nothing is changed; no right is asked."""
+        return self._find(target, DELETE, [])
+
     def drop_copy(self, snapshot: Snapshot, path: str, upload_id: Any) -> None:
         """A proxy's upstream has no such file any more: the copy that this upload brought goes. Another one stays."""
         with self._transactions.begin(snapshot.id) as transaction:

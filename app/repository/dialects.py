@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 from app.cache.snapshots import Snapshot
@@ -26,7 +27,10 @@ class Order:
     spelling: str
 
 
-# What arrived, and the head that it came with, as the artifact it is to be. Raises UpstreamFailed when it is not what was asked for.
+# What is kept in place of what arrived: reads its file, and hands on the other bytes. Raises UpstreamUnfit when that is not what was asked
+# for.
+Remake = Callable[[Path, Callable[[bytes], object]], None]
+# What arrived, and the head that it came with, as the artifact it is to be. Raises UpstreamUnfit when it is not what was asked for.
 Accept = Callable[[Received, Arrived], NewFile]
 
 
@@ -40,6 +44,7 @@ class Plan:
     those that the answer's head adds. `whole`: nothing of it is handed on before it was accepted. `lasting`: a copy is never compared
     again. `published_at`: when the upstream published it (null: it does not say so beforehand), as which version of what; indexes and the
     like are `ageless`, and never too young.
+    What is to be `remade` is not handed on while it comes, and the same again must make the same bytes; `accept` gets those.
     """
 
     where: str
@@ -54,6 +59,7 @@ class Plan:
     name: str = ""
     version: str = ""
     ageless: bool = False
+    remade: Remake | None = None
     told: Callable[[Arrived], Mapping[str, str]] | None = None
     accept: Accept | None = None
 

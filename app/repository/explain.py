@@ -382,7 +382,7 @@ class _Look:
 def _looked_at(connection: Connection, snapshot: Snapshot, wanted: Wanted, miss: float | None, condition: Condition | None) -> _Look:
     at = wanted.within(snapshot)
     row = connection.execute(_POINTED, {"id": snapshot.id, "path": at.path}).one()
-    reason = reason_to_hold(connection, snapshot.id, at.path, UPSTREAM) if snapshot.kind == "proxy" else None
+    reason = reason_to_hold(connection, snapshot, at.path, UPSTREAM) if snapshot.kind == "proxy" else None
     has_document = at.source is not None and at.source.revision(connection, snapshot) is not None
     return _Look(snapshot, at, wanted.path, row, reason, has_document, miss, condition)
 

@@ -24,7 +24,8 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import gevent
 from gevent.event import AsyncResult, Event
@@ -53,7 +54,7 @@ from app.errors import (
     UpstreamUnfit,
 )
 from app.repository.deleting import Editor
-from app.repository.dialects import Dialect, Order, Plan
+from app.repository.dialects import Dialect, Order, Plan, Remake
 from app.repository.formats import is_lasting
 from app.repository.names import is_content_type
 from app.repository.publishing import Conditions, NewFile, Publisher, Session, Standing, Target
@@ -251,10 +252,12 @@ class Follower:
 
 
 class Passing:
-    """The bytes of an answer that is not stored, straight from the upstream; the last piece once the length is good."""
+    """The bytes of an answer that is not stored, straight from the upstream; the last piece once length and digests are good."""
 
-    def __init__(self, answer: Answer, held: contextlib.ExitStack) -> None:
+    def __init__(self, answer: Answer, digests: Mapping[str, str], held: contextlib.ExitStack) -> None:
         self.size = answer.size
+        self._digests = digests
+        self._hashes = {name: hashlib.new(name, usedforsecurity=False) for name in digests}
         self._answer = answer
         self._held = held
 
@@ -267,8 +270,19 @@ class Passing:
                     yield former
                 former = piece[max(0, start - at) : None if stop is None else max(0, stop - at)]
                 at += len(piece)
+                self._hash(piece)
+            self._check()
             if former:
                 yield former
+
+    def _hash(self, piece: bytes) -> None:
+        for each in self._hashes.values():
+            each.update(piece)
+
+    def _check(self) -> None:
+        for name, each in self._hashes.items():
+            if each.hexdigest() != self._digests[name]:
+                raise UpstreamUnfit(f"{name} of what the upstream sent is {each.hexdigest()}, and should be {self._digests[name]}")
 
     def close(self) -> None:
         self._held.close()
@@ -424,18 +438,19 @@ class Fetches:
         return self._client.small(found.upstream, Wanted(where), self._line(order, found), most)
 
     def taken(self, order: Order, absent: NotFound) -> OpenBlob:
-        """All of an answer that is not stored, in a file without a name. Raises `absent`, UpstreamFailed, TooLarge."""
-        passing = self.pass_through(order)
+        """All of an answer that is not stored, as it would be kept, in a file without a name. Raises `absent`, UpstreamFailed, TooLarge."""
+        plan = self._plan(order)
+        passing = self._pass_on(order, plan)
         if passing is None:
             raise absent
         _, coming = passing
-        with contextlib.closing(coming), tempfile.TemporaryFile() as file:
+        with contextlib.closing(coming), tempfile.NamedTemporaryFile() as file:
             for piece in coming.pieces(0, None):
                 file.write(piece)
                 if file.tell() > MOST_TAKEN:
                     raise TooLarge(f"the upstream's {order.path!r} has more than {MOST_TAKEN} bytes, and is not to be stored")
             file.flush()
-            return OpenBlob(os.dup(file.fileno()), file.tell())
+            return _unnamed(file.file) if plan.remade is None else _remade(plan.remade, Path(file.name))
 
     def _is_fresh(self, known: Freshness, fetch: Fetch) -> bool:
         """Another one has asked the upstream since: in this process or another, before we had our turn."""
@@ -450,7 +465,7 @@ class Fetches:
             if row is None:
                 raise NotFound(f"repository {order.snapshot.name!r} was deleted meanwhile")
             where = upstream.read(connection, self._secrets, repository_id)
-            reason = reason_to_hold(connection, repository_id, order.path, UPSTREAM)
+            reason = reason_to_hold(connection, order.snapshot, order.path, UPSTREAM)
         copy = None if row.upload_id is None else Copy(
             row.upload_id, row.blob_id, row.digest, freshness_of(row), release_of(order.path, row.metadata)
         )  # fmt: skip
@@ -549,12 +564,22 @@ class Fetches:
         if found.read_only or self._too_large.get((order.snapshot.id, order.path), 0.0) > time.monotonic():
             raise NotStorable
         with Session(self._deposits, _target(order.snapshot), order.snapshot, contextlib.ExitStack()) as session:
-            received = self._receive(session, fetch, fetched)
+            received = self._remade(session, fetched, self._receive(session, fetch, fetched))
             if found.copy is not None and found.copy.digest == received.sha256:
                 self._compared(order, found.copy, fetched.origin())
                 return Outcome.SAME
             session.publish([fetched.accepted(received)])
         return Outcome.STORED
+
+    def _remade(self, session: Session, fetched: _Fetched, received: Received) -> Received:
+        """As it is to be kept. Raises NotStorable when there is no room, and UpstreamUnfit."""
+        if fetched.plan.remade is None:
+            return received
+        try:
+            return session.remade(received, fetched.plan.remade)
+        except (CapacitySpent, TooLarge) as error:
+            self._leave_alone(fetched.order)
+            raise NotStorable from error
 
     def _receive(self, session: Session, fetch: Fetch, fetched: _Fetched) -> Received:
         """The whole body, handed on as it comes where nothing stands against it. Raises NotStorable when there is no room."""
@@ -564,7 +589,7 @@ class Fetches:
         except (CapacitySpent, TooLarge) as error:
             raise NotStorable from error
         # A copy is better than a new file that breaks off, and what is held must not leave.
-        may_begin = found.copy is None and found.reason is None and not fetched.plan.whole
+        may_begin = found.copy is None and found.reason is None and not fetched.plan.whole and fetched.plan.remade is None
         try:
             while piece := answer.read():
                 receiver.feed(piece)
@@ -573,18 +598,40 @@ class Fetches:
                 fetch.advance()
             return receiver.finish()
         except (CapacitySpent, TooLarge) as error:
-            now = time.monotonic()
-            self._too_large = {path: until for path, until in self._too_large.items() if until > now}
-            self._too_large[order.snapshot.id, order.path] = now + _TOO_LARGE_SECONDS
+            self._leave_alone(order)
             raise (error if fetch.begun else NotStorable) from error
         except (DigestMismatch, Invalid) as error:
             raise UpstreamUnfit(f"what the upstream sent for {order.path!r} is not what it should be: {error.message}") from error
 
+    def _leave_alone(self, order: Order) -> None:
+        """There was no room for it half way."""
+        now = time.monotonic()
+        self._too_large = {path: until for path, until in self._too_large.items() if until > now}
+        self._too_large[order.snapshot.id, order.path] = now + _TOO_LARGE_SECONDS
+
     # -- without storing
+
+    def ask(self, snapshot: Snapshot, wanted: Wanted, most: int) -> bytes | None:
+        """What the upstream of a proxy says to it just now; null when it knows of no such thing.
+
+        Raises UpstreamFailed, also for an answer of more than `most` bytes.
+        """
+        order = Order(snapshot, "", "")
+        found = self.look(order)
+        with self._place(), self._client.get(found.upstream, wanted, self._line(order, found)) as answer:
+            if answer.absent:
+                return None
+            body = answer.whole(most)
+        if body is None:
+            raise UpstreamUnfit(f"the upstream's answer has more than {most} bytes")
+        return body
 
     def pass_through(self, order: Order) -> tuple[Head, Passing] | None:
         """The upstream's bytes for one client; null when it has none. Raises Quarantined for what is held, and TooYoung."""
-        plan, found = self._plan(order), self.look(order)
+        return self._pass_on(order, self._plan(order))
+
+    def _pass_on(self, order: Order, plan: Plan) -> tuple[Head, Passing] | None:
+        found = self.look(order)
         _check_age(order, plan)
         if found.reason is not None:
             raise Quarantined(f"{order.path!r} is held in quarantine: {found.reason}")
@@ -602,7 +649,7 @@ class Fetches:
         if answer.absent:
             held.close()
             return None
-        return fetched.head, Passing(answer, held)
+        return fetched.head, Passing(answer, fetched.expected().digests, held)
 
 
 def _check_age(order: Order, plan: Plan) -> None:
@@ -613,6 +660,17 @@ def _check_age(order: Order, plan: Plan) -> None:
 
 def _target(snapshot: Snapshot) -> Target:
     return Target(snapshot.format, snapshot.name, UPSTREAM, snapshot.tenant)
+
+
+def _remade(remake: Remake, path: Path) -> OpenBlob:
+    with tempfile.TemporaryFile() as file:
+        remake(path, file.write)
+        file.flush()
+        return _unnamed(file)
+
+
+def _unnamed(file: IO[bytes]) -> OpenBlob:
+    return OpenBlob(os.dup(file.fileno()), file.tell())
 
 
 def _asked_anew(plan: Plan) -> Wanted:
@@ -670,7 +728,7 @@ class _Fetched:
         return Expected({**told, **self.plan.digests}, self.answer.size if self.plan.size is None else self.plan.size)
 
     def accepted(self, received: Received) -> NewFile:
-        """Raises UpstreamFailed when the format finds that it is something else."""
+        """Raises UpstreamUnfit when the format finds that it is something else."""
         accept = self.plan.accept or self._as_it_is
         file = accept(received, self.answer.head)
         return replace(file, origin=self.origin(), metadata={**file.metadata, **told_of(self.release)})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import Conflict
+from app.repository.names import INTERNAL
 
 WRITE_POLICIES = ("once", "replace", "read_only")
 VERSION_POLICIES = ("release", "snapshot", "mixed")
@@ -45,6 +46,8 @@ class Format:
     rows: str = ""
     # Paths of what never changes once an upstream has it.
     lasting: re.Pattern[str] | None = None
+    # Its proxies keep their upstreams' indexes below `INTERNAL`.
+    indexes: bool = False
     # A host name may mean one of its repositories.
     hosts: bool = False
     # The name of the package that a path belongs to, empty for what belongs to none; null: it knows no packages.
@@ -71,7 +74,7 @@ def _pypi_package(path: str) -> str:
 
 
 def _npm_package(path: str) -> str:
-    return path.partition("/-/")[0]
+    return path.partition("/-/")[0].rstrip("/")
 
 
 def _oci_package(path: str) -> str:
@@ -107,6 +110,7 @@ FORMATS: Mapping[str, Format] = {
             write_policy="once",
             companions=(".sigstore",),
             rows="arkvory_npm_versions",
+            indexes=True,
             package_of=_npm_package,
             shields=True,
         ),
@@ -116,6 +120,7 @@ FORMATS: Mapping[str, Format] = {
             names_are_for_ever=True,
             companions=(".metadata", ".asc", ".provenance"),
             files="files/",
+            indexes=True,
             package_of=_pypi_package,
             shields=True,
         ),
@@ -127,6 +132,11 @@ def is_made(format_name: str, path: str) -> bool:
     """Whether what is served at the path is made from artifacts, so that none is there."""
     made = FORMATS[format_name].made
     return made is not None and made.fullmatch(path) is not None
+
+
+def is_internal(format_name: str, path: str) -> bool:
+    """Whether a proxy keeps an index of its upstream there: nobody reads, lists or holds it as a file."""
+    return FORMATS[format_name].indexes and path.startswith(INTERNAL)
 
 
 def package_of(format_name: str, path: str) -> str:

@@ -192,7 +192,8 @@ class Group:
         self, entry: _Entry, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str, *, anew: bool = False
     ) -> Answered:
         with contextlib.ExitStack() as held:
-            brought = self._bring(entry, ask, made_of, held, anew=anew)
+            shielded = bool(source.package) and self._is_shielded(entry, ask, believes=not self._cache.believes_absences)
+            brought = self._bring(entry, ask, "" if shielded else made_of, held, anew=anew)
             kept = None if brought.shelves else self._reader.kept_document(entry.judged, ask.caller, self._key_now(entry, source))
             try:
                 look = self._look(ask, source, brought)
@@ -204,14 +205,14 @@ class Group:
         return Answered(made, brought.outcomes.told(None, ""))
 
     def _bring(self, entry: _Entry, ask: Ask, made_of: str, held: contextlib.ExitStack, *, anew: bool) -> _Brought:
-        """Proxies bring what the document is made of up to date first."""
+        """Proxies bring what the document is made of up to date first, but for names that they are shielded from."""
         brought = _Brought()
         for member in entry.members:
             try:
                 check_online(member)
                 if member.kind in self._reader.sources and made_of:
                     judged = self._reader.judged_member(entry.judged, member)
-                    shelf = self._proxy.bring(judged, replace(ask, member=member.id, path=made_of, spelling=""), held, anew=anew)
+                    shelf = self._proxy.bring(judged, replace(ask, member=member.id, path=made_of, spelling="", of=ask.path), held, anew=anew)
                     if shelf is not None:
                         brought.shelves[member.id] = shelf
             except (NotFound, Forbidden):

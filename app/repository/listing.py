@@ -21,7 +21,7 @@ from app.cache.snapshots import EPOCHS, FACTS, Snapshot, snapshot_of
 from app.database.engines import Database
 from app.database.paging import Page
 from app.errors import Forbidden, NotFound, Quarantined, Unauthenticated
-from app.repository.formats import main_path
+from app.repository.formats import is_internal, main_path
 from app.repository.names import PATH_BYTES
 
 # Most paths that one page of a search looks at, and most repositories.
@@ -101,7 +101,7 @@ class Listing:
             row = connection.execute(
                 text(f"{_ARTIFACTS} where a.repository_id = :id and a.path = :path"), {"id": snapshot.id, "path": path}
             ).first()
-            if row is None:
+            if row is None or is_internal(snapshot.format, path):
                 raise NotFound(f"there is no {path!r} in repository {repository!r}")
             if row.held is not None and not self._manages(connection, caller, snapshot):
                 raise Quarantined(f"{path!r} is held in quarantine: {row.held}")
@@ -241,7 +241,7 @@ class _Pages:
         return self._left > 0
 
     def _shows(self, snapshot: Snapshot, path: str) -> bool:
-        if not self._wanted.finds(path):
+        if not self._wanted.finds(path) or is_internal(snapshot.format, path):
             return False
         main = path if self._beside_too else main_path(snapshot.format, path)
         return main == path or not self._wanted.finds(main)

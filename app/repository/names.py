@@ -7,6 +7,8 @@ import re
 from app.errors import Invalid, InvalidPath
 
 PATH_BYTES = 1024
+# Below it proxies of some formats keep their upstreams' indexes.
+INTERNAL = ".upstream/"
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _NO_NAMES = frozenset({"", ".", ".."})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

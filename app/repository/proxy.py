@@ -78,7 +78,7 @@ class Proxy:
         require_path(judged.snapshot, ask.path)
         if not made_of:
             return Answered(self._reader.stored_document(judged, ask, source, known_etags), None)
-        index = replace(ask, path=made_of, spelling="")
+        index = replace(ask, path=made_of, spelling="", of=ask.path)
         try:
             return self._made_document(judged, ask, source, known_etags, index)
         except FileNotFoundError:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -208,6 +209,19 @@ class Session:
         receiver.feed(body)
         received = receiver.finish()
         return [replace(received, reservation=each) for each in reservations]
+
+    def remade(self, received: Received, make: Callable[[Path, Callable[[bytes], object]], None]) -> Received:
+        """Another body, which `make` feeds from the file of one that came and is given back. Raises what both raise."""
+        receiver = self.receiver(Expected(), at_most=received.size)
+        make(received.path, receiver.feed)
+        made = receiver.finish()
+        self._give_back(received)
+        return made
+
+    def _give_back(self, received: Received) -> None:
+        gevent.get_hub().threadpool.apply(received.incoming.discard)
+        self._publisher.admission.release([received.reservation.id])
+        self._reservations.remove(received.reservation)
 
     def link(self, blobs: Sequence[KnownBlob]) -> list[Linked]:
         """Room for more paths to what is here already. Raises CapacitySpent or NotFound."""
@@ -403,7 +417,6 @@ class Publisher:
             states |= {each.upload_id: UploadState("garbage") for each in gone if each is not None}
             transaction.settle_uploads(states)
         return published
-
 
     def _check_offers(self, connection: Connection, standing: Standing, files: Sequence[NewFile], conditions: Conditions) -> None:
         """Whether the policy lets these files in, and each replace what is there."""

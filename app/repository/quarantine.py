@@ -8,6 +8,8 @@ is kept in the same transactions, so that every index leaves out what is held by
 from __future__ import annotations
 
 import fnmatch
+import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +25,7 @@ from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
 from app.errors import Invalid, NotFound
-from app.repository.formats import FORMATS, is_made, main_path
+from app.repository.formats import FORMATS, is_internal, is_made, main_path
 from app.repository.names import check_path
 from app.repository.references import SAME, same_bytes
 
@@ -121,6 +123,7 @@ class Quarantine:
                 ),
                 {"id": snapshot.id, "pattern": pattern, "publisher": publisher, "reason": reason},
             ).one()
+            _move_indexes(transaction, snapshot)
         return HoldRule(*tuple(row))
 
     def rules(self, caller: Caller, repository: str) -> list[HoldRule]:
@@ -140,6 +143,7 @@ class Quarantine:
             )
             if gone.rowcount == 0:
                 raise NotFound(f"there is no hold rule {rule_id}")
+            _move_indexes(transaction, snapshot)
 
     # -- what they share
 
@@ -171,6 +175,12 @@ class Quarantine:
             text("update arkvory_artifacts set withheld = :withheld where id = any(:ids)"),
             {"withheld": withheld, "ids": [row.id for row in rows]},
         )
+
+
+def _move_indexes(transaction: Transaction, snapshot: Snapshot) -> None:
+    """Those of a proxy leave out what a rule will hold when it is fetched."""
+    if snapshot.kind == "proxy":
+        transaction.advance(snapshot.id, "content", paths=[])
 
 
 def covered_paths(connection: Connection, snapshot: Snapshot, path: str) -> list[str]:
@@ -228,23 +238,56 @@ def apply_rules(connection: Connection, snapshot: Snapshot, paths: Iterable[str]
     """While something is published: hold what a rule names. The publish's own transaction then marks it (`withheld`)."""
     rules = _rules(connection, snapshot.id)
     for path in paths:
-        rule = _rule_for(rules, path, caller)
+        rule = _rule_for(rules, snapshot.format, path, caller)
         if rule is not None:
             covered = _with_companions(snapshot.format, path)
             _write_holds(connection, snapshot.id, covered, _Words(rule.reason, TRUST[0], None))
 
 
-def reason_to_hold(connection: Connection, repository_id: int, path: str, caller: Caller) -> str | None:
+def reason_to_hold(connection: Connection, snapshot: Snapshot, path: str, caller: Caller) -> str | None:
     """Why a path is held, or would be when somebody publishes it now; null when it is not."""
     statement = text("select reason from arkvory_holds where repository_id = :id and path = :path")
-    held: str | None = connection.execute(statement, {"id": repository_id, "path": path}).scalar()
+    held: str | None = connection.execute(statement, {"id": snapshot.id, "path": path}).scalar()
     if held is not None:
         return held
-    rule = _rule_for(_rules(connection, repository_id), path, caller)
+    rule = _rule_for(_rules(connection, snapshot.id), snapshot.format, path, caller)
     return None if rule is None else rule.reason
 
 
-def _rule_for(rules: Sequence[HoldRule], path: str, caller: Caller) -> HoldRule | None:
+@dataclass(frozen=True)
+class Barred:
+    """What is held below a folder, also of what nobody has published yet; `stamp` differs when that does, and is empty where nothing is."""
+
+    paths: frozenset[str]
+    pattern: re.Pattern[str] | None
+    # What came before the rules and was not held since.
+    free: frozenset[str]
+    stamp: str
+
+    def holds(self, path: str) -> bool:
+        return path in self.paths or (self.pattern is not None and path not in self.free and self.pattern.match(path) is not None)
+
+
+def barred_below(connection: Connection, repository_id: int, folder: str, caller: Caller) -> Barred:
+    """As `reason_to_hold`, of all paths that begin with `folder` (with a slash at its end)."""
+    between = {"id": repository_id, "folder": folder, "end": folder[:-1] + "0"}
+    paths = list(connection.execute(_HELD_BELOW, between).scalars())
+    name = caller.identity.name if caller.identity else None
+    patterns = [fnmatch.translate(rule.pattern) for rule in _rules(connection, repository_id) if rule.publisher in {None, name}]
+    free = list(connection.execute(_FREE_BELOW, between).scalars()) if patterns else []
+    stamp = hashlib.sha256(repr((paths, patterns, free)).encode("utf-8", "surrogatepass")).hexdigest() if paths or patterns else ""
+    return Barred(frozenset(paths), re.compile("|".join(patterns)) if patterns else None, frozenset(free), stamp)
+
+
+_HELD_BELOW = text("select path from arkvory_holds where repository_id = :id and path > :folder and path < :end order by path")
+_FREE_BELOW = text(
+    "select path from arkvory_artifacts where repository_id = :id and path > :folder and path < :end and not withheld order by path"
+)
+
+
+def _rule_for(rules: Sequence[HoldRule], format_name: str, path: str, caller: Caller) -> HoldRule | None:
+    if is_internal(format_name, path):
+        return None
     name = caller.identity.name if caller.identity else None
     return next((each for each in rules if each.publisher in {None, name} and fnmatch.fnmatchcase(path, each.pattern)), None)
 

@@ -53,6 +53,8 @@ class Ask:
     tenant: str = "default"
     # The path as the client encoded it; empty: it needed no encoding.
     spelling: str = ""
+    # The path that must be readable, where it is another one than that which is read.
+    of: str | None = None
     # A proxy's copy that fell due so many seconds ago will do.
     slack: float = 0.0
     # The member of the group that is asked for it; 0: it is no group, or all of them are.
@@ -539,7 +541,8 @@ class Reader:
 
     def _draft(self, connection: Connection, repository: Snapshot, source: DocumentSource, having: _Having) -> Draft:
         shelves = [(each.snapshot, each.shelf or self._shelf) for each, _ in having]
-        if not isinstance(source, Merged):
+        # Who knows that nothing stands behind it may have a shorter way.
+        if not isinstance(source, Merged) or shelves[0][0].id == repository.id:
             return source.read(connection, *shelves[0])
         return source.merge(repository, [source.part(connection, snapshot, shelf) for snapshot, shelf in shelves])
 
@@ -552,6 +555,15 @@ class Reader:
             return judged.snapshot
         with self._looking(judged, ask) as (_, snapshot):
             return snapshot
+
+    def repositories(self, ask: Ask) -> Sequence[Snapshot]:
+        """Who can be asked for what is neither file nor document: the members of a group that are online, in order, else itself."""
+        snapshot = self.may_read(ask)
+        if snapshot.kind != "group":
+            return [snapshot]
+        membership = self._memberships.get(snapshot)
+        found = self._snapshots.of(membership.members)
+        return [found[each] for each in membership.members if each in found and found[each].status == "online"]
 
     def look(self, ask: Ask) -> contextlib.AbstractContextManager[tuple[Connection, Snapshot]]:
         """The first three steps, and a state of the database in which they hold (C8), for what is neither artifact nor document."""
@@ -575,7 +587,7 @@ class Reader:
         except NotFound as error:
             raise _hidden(error, ask) from None
         check_online(snapshot)
-        self._access.require(ask.caller, snapshot, READ, ask.path)
+        self._access.require(ask.caller, snapshot, READ, ask.path if ask.of is None else ask.of)
         judged = Judged(snapshot, self._cache.effective(snapshot.id, snapshot.epochs), installation)
         return self._judge_member(judged, ask.member) if ask.member else judged
 
@@ -635,7 +647,7 @@ class Reader:
     def _decide_in(self, connection: Connection, ask: Ask) -> _Decided:
         snapshot = find_repository(connection, ask.caller, ask.repository, ask.tenant, ask.format)
         check_online(snapshot)
-        self._access.require_now(connection, ask.caller, snapshot, READ, ask.path)
+        self._access.require_now(connection, ask.caller, snapshot, READ, ask.path if ask.of is None else ask.of)
         return _Decided(snapshot) if not ask.member else _Decided(member_now(connection, snapshot, ask.member), snapshot)
 
     def decide_group(self, ask: Ask) -> tuple[Judged, Membership]:

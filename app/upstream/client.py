@@ -49,6 +49,8 @@ class Wanted:
     etag: str | None = None
     last_modified: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    # A body makes it a POST, to the upstream's own origin alone.
+    body: bytes | None = None
 
     @property
     def conditional(self) -> bool:
@@ -238,6 +240,8 @@ class Client:
                 return response
             response.close()
             url = _redirected(url, target)
+            if wanted.body is not None and origin(url) != origin(upstream.url):
+                raise UpstreamFailed("the upstream redirects what is sent to it to another server")
         raise UpstreamFailed(f"the upstream redirects more than {MOST_REDIRECTS} times")
 
     def _manager(self, upstream: Upstream) -> urllib3.PoolManager:
@@ -259,8 +263,9 @@ def _asked(manager: urllib3.PoolManager, upstream: Upstream, wanted: Wanted, url
 
     def ask() -> urllib3.BaseHTTPResponse:
         return manager.urlopen(
-            "GET", url, headers=_headers(upstream, wanted, url), redirect=False, retries=_NO_RETRIES, preload_content=False,
-            decode_content=False, timeout=Timeout(connect=upstream.connect_seconds, read=upstream.read_seconds),
+            "GET" if wanted.body is None else "POST", url, body=wanted.body, headers=_headers(upstream, wanted, url), redirect=False,
+            retries=_NO_RETRIES, preload_content=False, decode_content=False,
+            timeout=Timeout(connect=upstream.connect_seconds, read=upstream.read_seconds),
         )  # fmt: skip
 
     try:
@@ -340,6 +345,8 @@ def _judged(response: urllib3.BaseHTTPResponse, wanted: Wanted, line: Line, upst
         raise UpstreamUnfit(f"the upstream answers {status}: it refuses the credentials that it is asked with, or wants some")
     if status == 200 or status in _ABSENT or (status == 304 and wanted.conditional):
         return Answer(response, upstream)
+    if wanted.body is not None and status < 500:
+        raise UpstreamUnfit(f"the upstream answers {status}")
     raise UpstreamFailed(f"the upstream answers {status}")
 
 

@@ -30,6 +30,11 @@ class Desk:
         path.write_bytes(data)
         return path
 
+    def token(self) -> str:
+        """Of the administrator, for anything."""
+        made = self.server.post("/api/v1/tokens", json={"name": "desk", "permissions": ["read", "write"], "repositories": None})
+        return str(made.json()["token"])
+
     def with_login(self, address: str, name: str | None = None, password: str | None = None) -> str:
         """The address with a login in it, the administrator's by default."""
         user, secret = self.server.admin

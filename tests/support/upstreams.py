@@ -41,11 +41,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request as it came: method, target and headers (names in lower case)."""
+    """One request as it came: method, target, headers (names in lower case) and body."""
 
     method: str
     target: str
     headers: Mapping[str, str]
+    body: bytes = b""
 
 
 class FakeUpstream:
@@ -161,7 +162,7 @@ def _read(lines: Any) -> Asked | None:
     while (line := lines.readline().decode("latin-1").rstrip("\r\n")):
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
-    return Asked(first[0], first[1], headers)
+    return Asked(first[0], first[1], headers, lines.read(int(headers.get("content-length", 0))))
 
 
 def noise(size: int, seed: int = 1) -> bytes:

@@ -1,54 +1,154 @@
-"""Audits: nothing is known against what is hosted here, said in the form that each client expects. And keys: there are none."""
+"""Audits and keys: of what is hosted here nothing is known, said in the form that each client expects; a proxy passes on what its upstream
+knows.
+"""
 
 from __future__ import annotations
 
+import json
 import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gevent
 from flask import Response, request
+from sqlalchemy import Connection, text
 
-from app.errors import ArkvoryError, Invalid, TooLarge
+from app.cache.snapshots import Snapshot
+from app.errors import ArkvoryError, Invalid, NotFound, TooLarge, UpstreamUnfit
 from app.http.bodies import body_reader
 from app.http.identity import caller, log_fact
 from app.http.parts import parts
-from app.protocols.npm.answers import answer
-from app.protocols.npm.blueprint import FORMAT, blueprint
+from app.http.reads import Asked, Description, DocumentRead, Read
+from app.protocols.npm.answers import FRESH, answer
+from app.protocols.npm.blueprint import FORMAT, blueprint, reads
+from app.protocols.npm.portions import dumps
 from app.protocols.npm.received import parsed
-from app.repository.reading import Ask
+from app.protocols.npm.upstream import KEYS
+from app.repository.reading import Ask, Document, Draft, Merged, Shelf
+from app.upstream.client import Wanted
 
-# Of a body as it is sent, and unpacked.
-MOST_SENT, MOST_BODY = 2 * 1024 * 1024, 8 * 1024 * 1024
+# Of a body as it is sent, and unpacked; and of an upstream's answer.
+MOST_SENT, MOST_BODY, MOST_ANSWER = 2 * 1024 * 1024, 8 * 1024 * 1024, 8 * 1024 * 1024
+BULK, QUICK, FULL = (f"-/npm/v1/security/{each}" for each in ("advisories/bulk", "audits/quick", "audits"))
+DEEPEST = 200
 _LEVELS = ("info", "low", "moderate", "high", "critical")
 
 
-@blueprint.post("/<segment:repository>/-/npm/v1/security/advisories/bulk")
+# Audits
+
+
+@blueprint.post(f"/<segment:repository>/{BULK}")
 def bulk(repository: str) -> Response:
-    """Advisories by package (npm 7 and later, pnpm, Yarn): versions come, nothing is known."""
-    told = _told(repository)
-    if any(not isinstance(versions, list) for versions in told.values()):
-        raise Invalid("the body is an object of versions by package")
-    return answer({})
+    """Advisories by package (npm 7 and later, pnpm, Yarn): versions come."""
+    return _audited(repository, BULK)
 
 
-@blueprint.post("/<segment:repository>/-/npm/v1/security/audits")
-@blueprint.post("/<segment:repository>/-/npm/v1/security/audits/quick")
-def quick(repository: str) -> Response:
+@blueprint.post(f"/<segment:repository>/{FULL}")
+def full(repository: str) -> Response:
     """The report of former clients: a tree of dependencies comes."""
-    count = _count(_told(repository).get("dependencies"))
+    return _audited(repository, FULL)
+
+
+@blueprint.post(f"/<segment:repository>/{QUICK}")
+def quick(repository: str) -> Response:
+    """The same, and less."""
+    return _audited(repository, QUICK)
+
+
+def _audited(repository: str, path: str) -> Response:
+    """In a group each member says what it knows; names that its hosted members hold are told to nobody else."""
+    log_fact("repository", repository)
+    members = parts().reader.repositories(Ask(FORMAT, repository, "", caller()))
+    told = _object(_told())
+    asked = _without(told, _held(members, told), path) if len(members) > 1 else told
+    known = [_AUDITORS[each.kind](each, path, asked if each.kind == "proxy" else told) for each in _auditors(members)]
+    return answer(_merged(known) if path == BULK else known[0])
+
+
+def _auditors(members: Sequence[Snapshot]) -> Sequence[Snapshot]:
+    """Those with an upstream know more than those without."""
+    return [each for each in members if each.upstream_url is not None] or members[:1]
+
+
+def _merged(known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    if len(known) == 1:
+        return known[0]
+    found: dict[str, list[Any]] = {}
+    for name, advisories in (item for each in known for item in each.items()):
+        there = found.setdefault(name, [])
+        there += [each for each in advisories if each not in there]
+    return found
+
+
+def _held(members: Sequence[Snapshot], told: Mapping[str, Any]) -> frozenset[str]:
+    """Names in an audit that hosted members hold."""
+    ids = [each.id for each in members if each.upstream_url is None]
+    with parts().database.read() as connection:
+        return frozenset(connection.execute(_HELD, {"ids": ids, "names": sorted(_names(told))}).scalars())
+
+
+def _names(told: Any) -> set[str]:
+    """Keys at any depth, packages among them."""
+    found: set[str] = set()
+    waiting = [told]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            found |= each.keys()
+            waiting += each.values()
+    return found
+
+
+def _without(told: Mapping[str, Any], names: frozenset[str], path: str) -> Mapping[str, Any]:
+    """The same audit without them."""
+    if not names:
+        return told
+    return {name: each for name, each in told.items() if name not in names} if path == BULK else _pruned(told, names, DEEPEST)
+
+
+def _pruned(tree: Mapping[str, Any], names: frozenset[str], depth: int) -> Mapping[str, Any]:
+    """A tree of dependencies. Raises Invalid for one that is too deep."""
+    if depth == 0:
+        raise Invalid(f"the dependencies are nested more than {DEEPEST} deep", "dependencies")
+    kept = dict(tree)
+    for key in {"requires", "dependencies"} & tree.keys():
+        below = tree[key] if isinstance(tree[key], dict) else {}
+        kept[key] = {
+            name: _pruned(each, names, depth - 1) if isinstance(each, dict) else each for name, each in below.items() if name not in names
+        }
+    return kept
+
+
+def _nothing_known(snapshot: Snapshot, path: str, told: Mapping[str, Any]) -> Mapping[str, Any]:
+    if path == BULK:
+        if any(not isinstance(versions, list) for versions in told.values()):
+            raise Invalid("the body is an object of versions by package")
+        return {}
+    count = _count(told.get("dependencies"))
     found = {"vulnerabilities": dict.fromkeys(_LEVELS, 0), "dependencies": count, "devDependencies": 0, "optionalDependencies": 0}
-    return answer({"actions": [], "advisories": {}, "muted": [], "metadata": found | {"totalDependencies": count}})
+    return {"actions": [], "advisories": {}, "muted": [], "metadata": found | {"totalDependencies": count}}
 
 
-@blueprint.get("/<segment:repository>/-/npm/v1/keys")
-def keys(repository: str) -> Response:
-    """What the registry signs with: it signs nothing of its own."""
-    _may_read(repository)
-    return answer({"keys": []})
+def _passed_on(snapshot: Snapshot, path: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """That an upstream cannot say is never told as if there were nothing to say."""
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    body = gevent.get_hub().threadpool.apply(dumps, (asked,))
+    told = parts().fetches.ask(snapshot, Wanted(path, headers=headers, body=body), MOST_ANSWER)
+    if told is None:
+        raise NotFound(f"the upstream of {snapshot.name!r} makes no such audits")
+    try:
+        return _object(told)
+    except Invalid:
+        raise UpstreamUnfit("what the upstream answers to the audit is no JSON object") from None
 
 
-def _told(repository: str) -> dict[str, Any]:
-    _may_read(repository)
+# By kind of repository.
+_AUDITORS: Mapping[str, Callable[[Snapshot, str, Mapping[str, Any]], Mapping[str, Any]]] = {"hosted": _nothing_known, "proxy": _passed_on}
+
+
+def _told() -> bytes:
+    """The body, unpacked."""
     body = body_reader()(MOST_SENT + 1)
     if len(body) > MOST_SENT:
         raise TooLarge(f"at most {MOST_SENT} bytes are read here")
@@ -57,15 +157,14 @@ def _told(repository: str) -> dict[str, Any]:
         if isinstance(unpacked, ArkvoryError):
             raise unpacked
         body = unpacked
-    told = parsed(body or b"{}")
+    return body or b"{}"
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    told = parsed(body)
     if not isinstance(told, dict):
         raise Invalid("the body is no JSON object")
     return told
-
-
-def _may_read(repository: str) -> None:
-    log_fact("repository", repository)
-    parts().reader.may_read(Ask(FORMAT, repository, "", caller()))
 
 
 def _unpacked(body: bytes) -> bytes | ArkvoryError:
@@ -89,3 +188,76 @@ def _count(dependencies: Any) -> int:
             count += len(each)
             waiting += [below.get("dependencies") for below in each.values() if isinstance(below, dict)]
     return count
+
+
+# Keys
+
+
+@reads.get(f"/<segment:repository>/{KEYS}")
+def keys(asked: Asked, repository: str) -> Read:
+    """What the registry signs with."""
+    return DocumentRead("", KeysDocument(), _described, made_of=KEYS)
+
+
+def _described(made: Document) -> Description:
+    return Description(made.etag, made.content_type, FRESH, body=made.body)
+
+
+@dataclass(frozen=True)
+class KeysDocument(Merged):
+    """`-/npm/v1/keys`: nothing is signed here, a proxy has its upstream's keys."""
+
+    key: str = "keys"
+    package: str = ""
+    representation: str = "json"
+    content_type: str = "application/json"
+
+    def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        return _KEYRINGS[snapshot.kind].revision(connection, snapshot)
+
+    def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Callable[[], list[Any]]:
+        """The keys of one repository."""
+        return _KEYRINGS[snapshot.kind].keys(connection, snapshot, shelf)
+
+    def merge(self, repository: Snapshot, parts: Sequence[Callable[[], list[Any]]]) -> Draft:
+        """All of them, each once."""
+
+        def write() -> bytes:
+            found = [key for each in parts for key in each()]
+            return dumps({"keys": [each for at, each in enumerate(found) if each not in found[:at]]})
+
+        return Draft(write, long=False)
+
+
+class _NoKeys:
+    def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        return 0
+
+    def keys(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Callable[[], list[Any]]:
+        return list
+
+
+class _Upstreams:
+    def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        found: int | None = connection.execute(_BLOB, {"id": snapshot.id, "path": KEYS}).scalar()
+        return found
+
+    def keys(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Callable[[], list[Any]]:
+        found = shelf.find(connection, snapshot, KEYS)
+
+        def read() -> list[Any]:
+            blob = found()
+            with open(blob.fd, "rb") as file:
+                blob.fd = -1
+                keys: list[Any] = json.load(file)["keys"]
+            return keys
+
+        return read
+
+
+_KEYRINGS: Mapping[str, _NoKeys | _Upstreams] = {"hosted": _NoKeys(), "proxy": _Upstreams()}
+_HELD = text(
+    "select distinct p.name from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id "
+    "where p.repository_id = any(:ids) and p.name = any(:names)"
+)
+_BLOB = text("select blob_id from arkvory_artifacts where repository_id = :id and path = :path")

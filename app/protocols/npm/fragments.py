@@ -65,7 +65,7 @@ def fragments(manifest: Mapping[str, Any], facts: Facts, publisher: str, readme:
     whole["_npmUser"] = {"name": publisher, "email": ""}
     if facts.shrinkwrap:
         whole["_hasShrinkwrap"] = True
-    if _runs_something(manifest, facts):
+    if _runs_something(manifest, gyp=facts.gyp and manifest.get("gypfile") is not False):
         whole["hasInstallScript"] = True
     told = manifest.get("readme") or readme
     deprecated = manifest.get("deprecated")
@@ -76,6 +76,23 @@ def fragments(manifest: Mapping[str, Any], facts: Facts, publisher: str, readme:
         plain(told[:MOST_README]) if isinstance(told, str) and told else None,
         plain(deprecated) if isinstance(deprecated, str) and deprecated else None,
     )
+
+
+def foreign(manifest: Mapping[str, Any], reference: str, attestations: str, address: str) -> tuple[str, str]:
+    """Of a version as an upstream describes it, in full and abbreviated: all as it is, but for where its files are.
+
+    `reference` and `attestations` are where we have them, below the repository's address; `address` is a text that is nowhere in it.
+    Raises Invalid for what cannot be written as JSON.
+    """
+    dist = {**manifest["dist"], "tarball": address + reference}
+    if isinstance(dist.get("attestations"), dict):
+        dist["attestations"] = {**dist["attestations"], "url": address + attestations}
+    whole = {**manifest, "dist": dist}
+    if _runs_something(manifest, gyp=manifest.get("gypfile") is True):
+        whole["hasInstallScript"] = True
+    short = {key: whole[key] for key in (*_ABBREVIATED, "deprecated") if key in whole}
+    full, abbreviated = (_text(each).replace(address, ADDRESS) for each in (whole, short))
+    return full, abbreviated
 
 
 def manifest_of(fragment: str) -> dict[str, Any]:
@@ -96,11 +113,9 @@ def _dist(manifest: Mapping[str, Any], facts: Facts, address: str) -> dict[str, 
     return dist
 
 
-def _runs_something(manifest: Mapping[str, Any], facts: Facts) -> bool:
+def _runs_something(manifest: Mapping[str, Any], *, gyp: bool) -> bool:
     scripts = manifest.get("scripts")
-    return (facts.gyp and manifest.get("gypfile") is not False) or (
-        isinstance(scripts, dict) and any(scripts.get(name) for name in INSTALL_SCRIPTS)
-    )
+    return gyp or (isinstance(scripts, dict) and any(scripts.get(name) for name in INSTALL_SCRIPTS))
 
 
 def _words(manifest: Mapping[str, Any]) -> str:

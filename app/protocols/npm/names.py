@@ -140,6 +140,17 @@ def tarball_reference(package: str, version: str) -> str:
     return quote(tarball_path(package, version), safe="/@!~*'()")
 
 
+def attestations_reference(package: str, version: str) -> str:
+    """The same of what was attested of it."""
+    return f"-/npm/v1/attestations/{package}@{version}"
+
+
+def version_of(package: str, file: str) -> str | None:
+    """The version that the tarball of that path is of, if it is called as tarballs are here."""
+    start, end = f"{package}/-/{bare(package)}-", ".tgz"
+    return file[len(start) : -len(end)] if file.startswith(start) and file.endswith(end) and len(file) > len(start) + len(end) else None
+
+
 def is_name(name: str) -> bool:
     """Whether it was ever allowed (`validForOldPackages`)."""
     return _fault(name) is None
@@ -216,5 +227,7 @@ def check_number_of_tags(tags: Mapping[str, Any]) -> Mapping[str, Any]:
 def highest(versions: list[str]) -> str:
     """The highest of some versions, one that is no pre-release where there is any; build metadata does not count."""
     parsed = {version: found for version in versions if (found := parsed_version(version)) is not None}
+    if not parsed:
+        return versions[-1]
     releases = [version for version, found in parsed.items() if found.prerelease is None]
     return max(releases or parsed, key=lambda version: parsed[version])

@@ -19,14 +19,16 @@ from app.protocols.npm import accounts, audit, changes, search, uploads
 from app.protocols.npm.answers import FRESH, answer, published_before
 from app.protocols.npm.blueprint import FORMAT, base_of, blueprint, reads, target_in
 from app.protocols.npm.documents import PackumentDocument, TagsDocument, VersionDocument
-from app.protocols.npm.names import PROVENANCE, OneVersion, Packument, Revision, Tarball, package_of, parse, tarball_path
+from app.protocols.npm.kept import index_path
+from app.protocols.npm.names import PROVENANCE, OneVersion, Packument, Revision, Tarball, is_name, package_of, parse, tarball_path
 from app.protocols.npm.negotiation import wants_abbreviated
 from app.protocols.npm.received import Document, receive, small_document
+from app.protocols.npm.upstream import Registry
 from app.repository.publishing import Target
 from app.repository.reading import Ask, Gate
 from app.repository.reading import Document as Made
 
-__all__ = ["accounts", "audit", "blueprint", "reads", "search"]
+__all__ = ["Registry", "accounts", "audit", "blueprint", "reads", "search"]
 
 MOST_TAGS = 64 * 1024
 
@@ -51,10 +53,12 @@ def tags(asked: Asked, repository: str, path: str) -> Read | Otherwise:
 
 
 @reads.get("/<segment:repository>/-/npm/v1/attestations/<artifact:spec>")
-def attestations(asked: Asked, repository: str, spec: str) -> Read:
+def attestations(asked: Asked, repository: str, spec: str) -> Read | Otherwise:
     """What was attested of a version when it was published."""
     package, _, version = spec.rpartition("@")
-    return FileRead(f"{tarball_path(package, version)}{PROVENANCE}" if package else spec, _file)
+    if not is_name(package):
+        return functools.partial(_nothing, repository, spec)
+    return FileRead(f"{tarball_path(package, version)}{PROVENANCE}", _file)
 
 
 @reads.get("/<segment:repository>/<artifact:path>")
@@ -76,7 +80,7 @@ def get(asked: Asked, repository: str, path: str) -> Read | Otherwise:
 
 
 def _document(asked: Asked, source: PackumentDocument | VersionDocument | TagsDocument) -> Read:
-    return DocumentRead(f"{source.package}/", source, _DESCRIBED[source.coding])
+    return DocumentRead(f"{source.package}/", source, _DESCRIBED[source.coding], made_of=index_path(source.package))
 
 
 def _coding(asked: Asked) -> str:
@@ -190,8 +194,9 @@ def _delete_file(target: Target, path: str) -> None:
 
 
 def _shown(target: Target, package: str) -> dict[str, str]:
-    """The tarballs by version, for who may read the package."""
-    snapshot = parts().reader.may_read(Ask(FORMAT, target.repository, f"{package}/", target.caller))
+    """The tarballs by version, for who may read the package. Raises NotAllowedHere where none can be taken back."""
+    snapshot = parts().editor.hosted(target)
+    parts().reader.may_read(Ask(FORMAT, target.repository, f"{package}/", target.caller))
     with parts().database.read() as connection:
         return changes.shown_versions(connection, snapshot.id, package)
 

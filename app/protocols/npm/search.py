@@ -1,15 +1,20 @@
-"""`-/v1/search`: packages by words in their names and in what their latest versions say of themselves."""
+"""`-/v1/search`: packages by words in their names and in what their latest versions say of themselves; a proxy passes it on."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from flask import Response, request
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from app.access.decision import READ, Grant, find_repository
-from app.access.identity import Caller
+from app.cache.snapshots import Snapshot
+from app.errors import Invalid, UpstreamFailed
 from app.http.addresses import public_base
 from app.http.identity import caller, log_fact
 from app.http.parts import parts
@@ -18,13 +23,30 @@ from app.http.responses import json_time
 from app.protocols.npm.answers import answer
 from app.protocols.npm.blueprint import FORMAT, blueprint
 from app.protocols.npm.fragments import manifest_of
+from app.protocols.npm.kept import INDEXES
 from app.protocols.npm.names import scope_of
-from app.repository.reading import check_online
+from app.protocols.npm.received import parsed
+from app.repository.reading import Ask, check_online
+from app.upstream.client import Wanted
 
 MOST_FOUND = 250
 MOST_WORDS = 20
 # Packages that one search looks at, in the order of their names.
 LOOKED_AT = 20_000
+MOST_ANSWER = 4 * 1024 * 1024
+_NEVER = "1970-01-01T00:00:00Z"
+# What is passed on of a query.
+_PASSED_ON = ("text", "size", "from", "quality", "popularity", "maintenance")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A package, by its latest version; `date` as JSON has it, `said` is what that says of it."""
+
+    name: str
+    version: str
+    date: str
+    said: Callable[[Connection], Mapping[str, Any]]
 
 
 @blueprint.get("/<segment:repository>/-/v1/search")
@@ -32,21 +54,55 @@ def search(repository: str) -> Response:
     """What the caller may read and has all the words, the best fit first."""
     log_fact("repository", repository)
     words = request.args.get("text", "").lower().split()[:MOST_WORDS]
-    size, first = _number("size", 20, MOST_FOUND), _number("from", 0, LOOKED_AT)
-    base, who = f"{public_base(request)}/{FORMAT}/{encode_path(repository)}", caller()
+    house, who = parts(), caller()
+    with house.database.consistent() as connection:
+        snapshot = find_repository(connection, who, repository, format_name=FORMAT)
+        check_online(snapshot)
+        grant = house.access.grant_now(connection, who, snapshot, READ)
+    members = [snapshot] if snapshot.kind in _KNOWN else house.reader.repositories(Ask(FORMAT, repository, "", who))
+    return answer(_one_of_each([_searched(repository, each, grant, words) for each in members]))
+
+
+def _searched(repository: str, member: Snapshot, grant: Grant, words: list[str]) -> Mapping[str, Any]:
+    """What its upstream finds, else what is known of it here."""
+    told = _passed_on(member, grant)
+    if told is not None:
+        return told
     with parts().database.consistent() as connection:
-        found = sorted(_found(connection, who, repository, words), key=lambda row: (_rank(row.name, words), row.name))
-        objects = [_object(connection, row, base) for row in found[first : first + size]]
-    return answer({"objects": objects, "total": len(found), "time": _now_text(found)})
+        known = [each for each in _KNOWN[member.kind](connection, member, words) if _may_read(grant, each.name)]
+        return _answered(connection, repository, words, known)
 
 
-def _found(connection: Connection, who: Caller, repository: str, words: list[str]) -> list[Row[Any]]:
-    snapshot = find_repository(connection, who, repository, format_name=FORMAT)
-    check_online(snapshot)
-    grant = parts().access.grant_now(connection, who, snapshot, READ)
-    patterns = [f"%{word.translate(_ESCAPES)}%" for word in words]
-    rows = connection.execute(_SEARCH, {"id": snapshot.id, "patterns": patterns, "most": LOOKED_AT, "found": MOST_FOUND * 4}).all()
-    return [row for row in rows if _may_read(grant, row.name)]
+def _one_of_each(told: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first that has a package wins, as in the group's documents."""
+    if len(told) == 1:
+        return told[0]
+    found = {each["package"]["name"]: each for one in reversed(told) for each in one["objects"]}
+    names = dict.fromkeys(each["package"]["name"] for one in told for each in one["objects"])
+    return {**told[0], "objects": [found[name] for name in names], "total": max(len(names), *(int(each.get("total", 0)) for each in told))}
+
+
+def _answered(connection: Connection, repository: str, words: list[str], known: list[_Found]) -> dict[str, Any]:
+    size, first = _number("size", 20, MOST_FOUND), _number("from", 0, LOOKED_AT)
+    found = sorted(known, key=lambda each: (_rank(each.name, words), each.name))
+    base = f"{public_base(request)}/{FORMAT}/{encode_path(repository)}"
+    objects = [_object(connection, each, base) for each in found[first : first + size]]
+    # When the newest of them was published: equal answers stay equal.
+    return {"objects": objects, "total": len(found), "time": max((each.date for each in found), default=_NEVER)}
+
+
+def _passed_on(snapshot: Snapshot, grant: Grant) -> dict[str, Any] | None:
+    """What the upstream finds, of what the caller may read; null where there is none, or it cannot say."""
+    if snapshot.upstream_url is None:
+        return None
+    query = urlencode({name: request.args[name] for name in _PASSED_ON if name in request.args})
+    wanted = Wanted(f"-/v1/search?{query}", headers={"Accept": "application/json", "Accept-Encoding": "gzip"})
+    try:
+        told = parsed(parts().fetches.ask(snapshot, wanted, MOST_ANSWER) or b"null")
+        objects = [each for each in told["objects"] if _may_read(grant, each["package"]["name"])]
+    except (UpstreamFailed, Invalid, TypeError, KeyError):
+        return None
+    return {**told, "objects": objects}
 
 
 def _may_read(grant: Grant, package: str) -> bool:
@@ -61,31 +117,56 @@ def _rank(name: str, words: list[str]) -> int:
     return 1 if name.startswith(wanted) else 2 if wanted in name else 3
 
 
-def _object(connection: Connection, row: Row[Any], base: str) -> dict[str, Any]:
+def _object(connection: Connection, found: _Found, base: str) -> dict[str, Any]:
     """One after the other: what a version says may be long, and only little of it is shown."""
-    kept = connection.execute(_SAID, {"version": row.id, "package": row.package}).one()
-    told = manifest_of(kept.fragment)
-    publisher = told.get("_npmUser") or {}
     package = {
-        "name": row.name,
-        "scope": scope_of(row.name) or "unscoped",
-        "version": row.version,
+        "name": found.name,
+        "scope": scope_of(found.name) or "unscoped",
+        "version": found.version,
+        "date": found.date,
+        "links": {"npm": f"{base}/{found.name}"},
+        **found.said(connection),
+    }
+    score = {"final": 1.0, "detail": {"quality": 1.0, "popularity": 1.0, "maintenance": 1.0}}
+    return {"package": package, "score": score, "searchScore": 1.0, "flags": {"unstable": found.version.startswith("0.")}}
+
+
+def _in_rows(connection: Connection, snapshot: Snapshot, words: Sequence[str]) -> list[_Found]:
+    rows = connection.execute(_ROWS, _looked_for(snapshot, words))
+    return [_Found(row.name, row.version, json_time(row.updated_at), partial(_said, row.id, row.package)) for row in rows]
+
+
+def _said(version: int, package: int, connection: Connection) -> Mapping[str, Any]:
+    kept = connection.execute(_SAID, {"version": version, "package": package}).one()
+    told = manifest_of(kept.fragment)
+    found = {
         "description": told.get("description", ""),
         "keywords": told.get("keywords") if isinstance(told.get("keywords"), list) else [],
-        "date": json_time(row.updated_at),
-        "links": {"npm": f"{base}/{row.name}"},
-        "publisher": {"username": publisher.get("name", ""), "email": ""},
+        "publisher": {"username": (told.get("_npmUser") or {}).get("name", ""), "email": ""},
         "maintainers": [{"username": each.get("name", ""), "email": ""} for each in json.loads(kept.maintainers or "[]")],
     }
-    if isinstance(told.get("author"), dict):
-        package["author"] = told["author"]
-    score = {"final": 1.0, "detail": {"quality": 1.0, "popularity": 1.0, "maintenance": 1.0}}
-    return {"package": package, "score": score, "searchScore": 1.0, "flags": {"unstable": row.version.startswith("0.")}}
+    return found | ({"author": told["author"]} if isinstance(told.get("author"), dict) else {})
 
 
-def _now_text(found: list[Row[Any]]) -> str:
-    """When the newest of them was published: equal answers stay equal."""
-    return json_time(max(row.updated_at for row in found)) if found else "1970-01-01T00:00:00Z"
+def _in_indexes(connection: Connection, snapshot: Snapshot, words: Sequence[str]) -> list[_Found]:
+    """As far as they were fetched."""
+    rows = connection.execute(_INDEXES, _looked_for(snapshot, words) | {"indexes": INDEXES})
+    told = [(row.name, row.details) for row in rows if row.details["version"] is not None]
+    return [_Found(name, each["version"], each["date"] or _NEVER, partial(_told, each)) for name, each in told]
+
+
+def _told(details: Mapping[str, Any], connection: Connection) -> Mapping[str, Any]:
+    nobody = {"publisher": {"username": "", "email": ""}, "maintainers": []}
+    return {"description": details["description"], "keywords": details["keywords"], **nobody}
+
+
+# By kind of repository.
+_KNOWN: Mapping[str, Callable[[Connection, Snapshot, Sequence[str]], list[_Found]]] = {"hosted": _in_rows, "proxy": _in_indexes}
+
+
+def _looked_for(snapshot: Snapshot, words: Sequence[str]) -> dict[str, Any]:
+    patterns = [f"%{word.translate(_ESCAPES)}%" for word in words]
+    return {"id": snapshot.id, "patterns": patterns, "most": LOOKED_AT, "found": MOST_FOUND * 4}
 
 
 def _number(argument: str, otherwise: int, most: int) -> int:
@@ -94,15 +175,22 @@ def _number(argument: str, otherwise: int, most: int) -> int:
 
 
 _ESCAPES = str.maketrans({"%": r"\%", "_": r"\_", "\\": r"\\"})
-# Of each package its latest version, or where no version is tagged so the one published last.
-_SEARCH = text(
-    "select p.name, p.id as package, v.id, v.version, v.updated_at from (select id, name from arkvory_packages "
-    "where repository_id = :id and artifacts > 0 order by name limit :most) p "
-    "cross join lateral (select a.id, a.version, a.updated_at, n.words from arkvory_artifacts a "
-    "join arkvory_npm_versions n on n.artifact_id = a.id left join arkvory_npm_tags t on t.artifact_id = a.id and t.tag = 'latest' "
-    "where a.package_id = p.id and not a.withheld order by (t.tag is null), a.id desc limit 1) v "
+_PACKAGES = "(select id, name from arkvory_packages where repository_id = :id and artifacts > 0 order by name limit :most) p"
+_HAVE_ALL = (
     "where not exists (select 1 from unnest(cast(:patterns as text[])) pattern where lower(p.name) not like pattern "
     "and v.words not like pattern) order by p.name limit :found"
+)
+# Of each package its latest version, or where no version is tagged so the one published last.
+_ROWS = text(
+    f"select p.name, p.id as package, v.id, v.version, v.updated_at from {_PACKAGES} "
+    "cross join lateral (select a.id, a.version, a.updated_at, n.words from arkvory_artifacts a "
+    "join arkvory_npm_versions n on n.artifact_id = a.id left join arkvory_npm_tags t on t.artifact_id = a.id and t.tag = 'latest' "
+    f"where a.package_id = p.id and not a.withheld order by (t.tag is null), a.id desc limit 1) v {_HAVE_ALL}"
+)
+_INDEXES = text(
+    f"select p.name, v.details from {_PACKAGES} cross join lateral (select a.metadata -> 'details' as details, "
+    "lower(concat(a.metadata -> 'details' ->> 'description', ' ', a.metadata -> 'details' ->> 'keywords')) as words "
+    f"from arkvory_artifacts a where a.repository_id = :id and a.path = :indexes || p.name) v {_HAVE_ALL}"
 )
 _SAID = text(
     "select n.fragment, (select o.maintainers from arkvory_npm_packages o where o.package_id = :package) as maintainers "

@@ -18,6 +18,7 @@ from app.protocols.npm.changes import set_tag, settle_latest
 from app.protocols.npm.fragments import Facts, Fragments, fragments, plain
 from app.protocols.npm.names import (
     PROVENANCE,
+    attestations_reference,
     bare,
     check_new_name,
     check_tag,
@@ -148,7 +149,7 @@ def _facts(release: Release, received: Received, found: Mapping[str, Any], bundl
         unpacked=found["unpacked"],
         shrinkwrap=found["shrinkwrap"],
         gyp=found["gyp"],
-        attestations=None if bundle is None else f"-/npm/v1/attestations/{release.package}@{release.version}",
+        attestations=None if bundle is None else attestations_reference(release.package, release.version),
         predicate=None if bundle is None else bundle.predicate,
     )
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,8 @@ from app.upload.archives.tars import Unreadable
 ANSWER_SECONDS = 310
 # From here on an answer takes longer to parse than the loop may be kept from others.
 LONG_ANSWER = 64 * 1024
+# Of an answer that is handed on as it comes: what says whether it is whole.
+TAIL = 1024
 # Metadata in base64 and its fields, with room.
 MOST_ANSWER_BYTES = 16 * 1024 * 1024
 
@@ -66,6 +69,29 @@ class Readers:
         if "unreadable" in document:
             raise Unreadable(document["unreadable"])
         return document
+
+    def pour(self, path: Path, kind: str, take: Callable[[bytes], object]) -> bytes:
+        """Hand on what `answer` says of the file, as it comes; its last `TAIL` bytes are kept back and returned.
+
+        For answers of any length. Raises Died and Unavailable; by then a part may have been handed on.
+        """
+        request = json.dumps([os.fspath(path.absolute()), kind]).encode()
+        tail = b""
+        try:
+            with gevent.Timeout(ANSWER_SECONDS, TimeoutError()), self._send(request) as answer:
+                while piece := answer.recv(_PIECE):
+                    tail += piece
+                    if len(tail) > _PIECE:
+                        take(tail[:-TAIL])
+                        tail = tail[-TAIL:]
+        except OSError:
+            raise _not_now() from None
+        body, _, status = tail.rpartition(b"\n")
+        if status or not body:
+            raise Died(int(status) if status.lstrip(b"-").isdigit() else 1)
+        if len(body) > TAIL:
+            take(body[:-TAIL])
+        return body[-TAIL:]
 
     def read(self, path: Path, kind: str) -> bytes:
         """What `answer` says of the file. Raises Died, and Unavailable when no process can be had or none answers in time."""

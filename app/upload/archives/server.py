@@ -1,8 +1,8 @@
 """A process that reads archives in children of its own, one for each (a program: `readers` starts and asks it).
 
-The module that it is started with says what a child does: its `answer(path, kind)`. The process has imported that and nothing
-of the server, so a child costs a fork of a small process: a few milliseconds. A child has limits of time and memory, and whatever
-keeps it busy keeps nobody else.
+The module that it is started with says what a child does: its `answer(path, kind)`, which gives bytes, or pieces of them. The process has
+imported that and nothing of the server, so a child costs a fork of a small process: a few milliseconds. A child has limits of time and
+memory, and whatever keeps it busy keeps nobody else.
 
 Standard input is a socket (`SOCK_SEQPACKET`). A request is one packet, the JSON `[path, kind]`, with a socket for the
 answer: what `answer` gave, JSON in UTF-8 and a line feed. When a child dies its exit status follows instead, negative
@@ -21,7 +21,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, NoReturn
 
 from app.upload.archives.tars import MIB
@@ -31,7 +31,7 @@ CPU_SECONDS = 120
 MEMORY_BYTES = 1024 * MIB
 _REQUEST_BYTES = 64 * 1024
 
-Answer = Callable[[str, str], bytes]
+Answer = Callable[[str, str], bytes | Iterable[bytes]]
 
 
 class _Child(NamedTuple):
@@ -97,7 +97,9 @@ class _Server:
                 other.answer.close()
             _limit()
             path, kind = json.loads(request)
-            answer.sendall(self._answer(path, kind) + b"\n")
+            for piece in _pieces(self._answer(path, kind)):
+                answer.sendall(piece)
+            answer.sendall(b"\n")
             status = 0
         finally:
             os._exit(status)
@@ -120,6 +122,10 @@ class _Server:
         for pid, child in self._children.items():
             if child.deadline <= now:
                 os.kill(pid, signal.SIGKILL)
+
+
+def _pieces(answered: bytes | Iterable[bytes]) -> Iterable[bytes]:
+    return [answered] if isinstance(answered, bytes) else answered
 
 
 def _limit() -> None:

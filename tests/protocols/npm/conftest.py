@@ -11,7 +11,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from app.access.people import Users
-from app.protocols.npm.received import readers
+from app.protocols.npm import kept, received
 from app.protocols.npm.routes import reads
 from app.repository.registry import Registry, RepositoryChange
 from tests.protocols.npm.packages import document
@@ -63,7 +63,8 @@ class Room(room_of.Room):
 @pytest.fixture(scope="session", autouse=True)
 def _end_readers() -> Iterator[None]:
     yield
-    readers.close()
+    received.readers.close()
+    kept.readers.close()
 
 
 @pytest.fixture

@@ -20,12 +20,13 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from app.protocols.npm import documents
-from app.protocols.npm.documents import PackumentDocument
+from app.protocols.npm import hosted
+from app.protocols.npm.documents import ABBREVIATED_TYPE, PackumentDocument
 from tests.conftest import MakeCluster
 from tests.protocols.npm.conftest import ABBREVIATED, Room
-from tests.protocols.npm.packages import document, tgz
+from tests.protocols.npm.packages import dist_of, document, tarball, tgz
 from tests.support.server import Server
+from tests.support.upstreams import FakeUpstream
 
 MIB = 1024 * 1024
 
@@ -76,8 +77,8 @@ def test_a_publish_costs_as_much_beside_two_thousand_versions_as_beside_two(room
 def test_a_large_packument_is_joined_and_not_parsed_and_not_kept(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     multiply(room, "p", 1999)
     parsed: list[str] = []
-    real = documents.manifest_of
-    monkeypatch.setattr(documents, "manifest_of", lambda fragment: parsed.append(fragment) or real(fragment))
+    real = hosted.manifest_of
+    monkeypatch.setattr(hosted, "manifest_of", lambda fragment: parsed.append(fragment) or real(fragment))
     answer = room.app.test_client().get("/npm/js/p")
     told = json.loads(answer.data)
     assert len(parsed) == 1, "the latest version's, for what the packument says of the package"
@@ -249,3 +250,45 @@ def test_a_tarball_over_the_limit_is_refused_and_leaves_nothing(make_server: Any
     told, summed = counters(server)
     assert told == summed
     assert sum(each[2] for each in told if each[1] in ("open", "published")) == 0
+
+
+def many_versions(upstream: FakeUpstream, count: int, padding: int) -> bytes:
+    """A packument of an upstream."""
+    data = tarball("big", "1.0.0")
+    versions = {
+        f"1.0.{number}": {
+            "name": "big", "version": f"1.0.{number}", "padding": "x" * padding,
+            "dependencies": {f"d{each}": "^1.0.0" for each in range(20)},
+            "dist": {**dist_of(data), "tarball": f"{upstream.url}/big.tgz"},
+        }
+        for number in range(count)
+    }  # fmt: skip
+    return json.dumps({"name": "big", "dist-tags": {"latest": "1.0.0"}, "versions": versions, "time": {}}).encode()
+
+
+def test_an_upstreams_packument_of_fifty_megabytes_keeps_nobody_else_waiting(server: Server, upstream: FakeUpstream) -> None:
+    """It is taken apart in a child, and its documents are written in a thread; memory holds the document once, not its values."""
+    server.repository("far", "npm", kind="proxy", upstream_url=upstream.url, public=True, settings={"mutable_ttl": 3600})
+    body = many_versions(upstream, 5000, 9500)
+    upstream.put("/big", body)
+    upstream.put("/big.tgz", tarball("big", "1.0.0"))
+    assert len(body) > 50_000_000
+    server.get("/npm/far/-/ping")
+    waits: list[float] = []
+    with growth(server) as grown, ThreadPoolExecutor(2) as pool:
+        cold = pool.submit(server.get, "/npm/far/big", headers={"Accept-Encoding": "identity"})
+        while not cold.done():
+            began = time.perf_counter()
+            assert server.get("/npm/far/-/ping").status_code == 200
+            waits.append(time.perf_counter() - began)
+            time.sleep(0.02)
+    assert grown[0] < 2.5 * len(body), f"{grown[0] / 1e6:.0f} MB"
+    assert sorted(waits)[len(waits) * 9 // 10] < 0.5, waits
+    with growth(server) as grown:
+        short = server.get("/npm/far/big", headers={"Accept": ABBREVIATED_TYPE})
+        again = server.get("/npm/far/big", headers={"Accept": ABBREVIATED_TYPE, "If-None-Match": short.headers["ETag"]})
+        assert server.get("/npm/far/big/-/big-1.0.4999.tgz").content == tarball("big", "1.0.0")
+    assert grown[0] < 24 * MIB, f"{grown[0] / 1e6:.0f} MB"
+    assert (short.headers["Content-Encoding"], again.status_code) == ("gzip", 304)
+    assert len(short.json()["versions"]) == len(cold.result().json()["versions"]) == 5000
+    assert upstream.count("/big") == 1

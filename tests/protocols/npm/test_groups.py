@@ -1,0 +1,209 @@
+"""npm groups: documents of several members, shielded names, and that index and file are the same member's (DESIGN 6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.protocols.npm.routes import Registry as Dialect
+from app.protocols.npm.routes import reads
+from app.repository.quarantine import Quarantine
+from app.repository.registry import NewRepository, RepositoryChange
+from tests.protocols.npm import packages, test_proxy
+from tests.protocols.npm.conftest import ABBREVIATED
+from tests.protocols.npm.packages import dist_of, tarball
+from tests.protocols.npm.test_proxy import BULK, QUICK, refused
+from tests.support import room as room_of
+from tests.support.house import ADMIN
+from tests.support.upstreams import FakeUpstream
+
+
+class Room(test_proxy.Room):
+    """Requests to `/npm/all/`: a group of the hosted `own` and of `near` and `far`, proxies of two upstreams."""
+
+    near: FakeUpstream
+    far: FakeUpstream
+
+    def once(self, path: str, method: str = "GET", as_: str | None = None, **options: Any) -> Any:
+        headers = dict(options.pop("headers", {})) | ({} if as_ is None else {"Authorization": as_})
+        return self.app.test_client().open(f"/npm/all/{path}", method=method, headers=headers, **options)
+
+    def there(self, upstream: FakeUpstream, name: str, *versions: str, **fields: Any) -> None:
+        """Published at that upstream."""
+        self.upstream = upstream
+        self.publish(name, *versions, **fields)
+
+    def own(self, name: str, *versions: str) -> None:
+        for version in versions:
+            answer = self.app.test_client().put(
+                f"/npm/own/{name}", json=packages.document(name, version), headers={"Authorization": room_of.ADMINISTRATOR}
+            )
+            assert answer.status_code == 201, answer.text
+
+    def group(self, **settings: Any) -> None:
+        self.registry().update(ADMIN, "all", RepositoryChange({"settings": settings}))
+
+
+@pytest.fixture
+def room(database_url: str, tmp_path: Path) -> Iterator[Room]:
+    near, far = FakeUpstream().start(), FakeUpstream().start()
+    with room_of.parts_over(database_url, tmp_path) as parts:
+        parts.fetches.dialects["npm"] = Dialect()
+        made = Room(parts, reads, "all")
+        made.near, made.far = near, far
+        registry = made.registry()
+        registry.create(ADMIN, NewRepository("own", "npm"))
+        for name, upstream in (("near", near), ("far", far)):
+            registry.create(ADMIN, NewRepository(name, "npm", kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0}))
+        members = ("own", "near", "far")
+        registry.create(ADMIN, NewRepository("all", "npm", kind="group", public=True, members=members))
+        yield made
+    near.stop()
+    far.stop()
+
+
+def test_versions_of_all_members_each_from_the_first_that_has_it(room: Room) -> None:
+    room.there(room.near, "p", "1.0.0", "1.1.0", **{"dist-tags": {"latest": "1.1.0", "near": "1.0.0"}})
+    room.there(room.far, "p", "1.1.0", "2.0.0", description="far", **{"dist-tags": {"latest": "2.0.0", "far": "2.0.0"}})
+    for form in ({}, ABBREVIATED):
+        told = room.packument(headers=form)
+        assert list(told["versions"]) == ["1.0.0", "1.1.0", "2.0.0"]
+        assert told["dist-tags"] == {"far": "2.0.0", "latest": "1.1.0", "near": "1.0.0"}
+        assert set(told["time"]) == {"created", "modified", "1.0.0", "1.1.0", "2.0.0"}
+        assert told["versions"]["2.0.0"]["dist"]["tarball"] == "http://localhost/npm/all/p/-/p-2.0.0.tgz"
+    assert room.packument()["description"] == "p does it"
+    for version, upstream in (("1.1.0", room.near), ("2.0.0", room.far)):
+        assert room.once(f"p/-/p-{version}.tgz").data == tarball("p", version)
+        assert upstream.count(f"/p/-/p-{version}.tgz") == 1
+        assert room.packument(f"p/{version}")["version"] == version
+    assert room.packument("p/far")["version"] == "2.0.0"
+    assert room.packument("-/package/p/dist-tags")["near"] == "1.0.0"
+    assert refused(room.once("p/3.0.0")) == refused(room.once("q")) == (404, "not_found")
+
+
+def test_validators_move_with_any_member(room: Room) -> None:
+    room.there(room.near, "p", "1.0.0")
+    room.there(room.far, "p", "2.0.0")
+    first = room.once("p").headers["ETag"]
+    assert room.once("p", headers={"If-None-Match": first}).status_code == 304
+    room.there(room.far, "p", "2.0.0", "2.1.0")
+    assert room.once("p").headers["ETag"] != first
+    assert "2.1.0" in room.packument()["versions"]
+
+
+def test_a_name_that_is_hosted_here_is_asked_of_no_upstream(room: Room) -> None:
+    """Shield: not in documents, not at files, not even by its name."""
+    room.own("p", "1.0.0")
+    for upstream in (room.near, room.far):
+        room.there(upstream, "p", "1.0.0", "9.9.9")
+    assert list(room.packument()["versions"]) == ["1.0.0"]
+    for path in ("p/9.9.9", "p/-/p-9.9.9.tgz"):
+        assert refused(room.once(path)) == (404, "not_found")
+    assert room.once("p/-/p-1.0.0.tgz").data == tarball("p", "1.0.0")
+    assert not room.near.asked and not room.far.asked
+    room.registry().update(ADMIN, "own", RepositoryChange({"status": "offline"}))
+    assert room.once("p").status_code == 503
+    assert not room.near.asked and not room.far.asked
+    room.registry().update(ADMIN, "own", RepositoryChange({"status": "online"}))
+    room.group(name_policy="merge")
+    assert list(room.packument()["versions"]) == ["1.0.0", "9.9.9"]
+
+
+def test_what_the_first_member_withholds_no_later_one_shows(room: Room) -> None:
+    """Neither a version of its own, nor a tag that names it, nor the file."""
+    for upstream in (room.near, room.far):
+        room.there(upstream, "p", "1.0.0", "1.1.0", **{"dist-tags": {"latest": "1.1.0", "next": "1.1.0"}})
+    quarantine = Quarantine(room.parts.database, room.parts.transactions, room.parts.access)
+    quarantine.hold(ADMIN, "near", "p/-/p-1.1.0.tgz", "looks odd")
+    for form in ({}, ABBREVIATED):
+        told = room.packument(headers=form)
+        assert (list(told["versions"]), told["dist-tags"]) == (["1.0.0"], {"latest": "1.0.0"})
+        assert "1.1.0" not in told["time"]
+    assert room.packument("-/package/p/dist-tags") == {"latest": "1.0.0"}
+    assert refused(room.once("p/1.1.0")) == (404, "not_found")
+    assert refused(room.once("p/-/p-1.1.0.tgz")) == (403, "quarantined")
+    room.group(name_policy="merge")
+    room.own("q", "1.0.0")
+    room.there(room.near, "q", "1.0.0", "2.0.0")
+    quarantine.hold(ADMIN, "own", "q/-/q-1.0.0.tgz", "looks odd")
+    assert list(room.packument("q")["versions"]) == ["2.0.0"]
+    assert refused(room.once("q/1.0.0")) == (404, "not_found")
+
+
+def test_a_member_that_fails_is_passed_over_where_another_one_can_tell(room: Room) -> None:
+    room.there(room.far, "p", "1.0.0")
+    room.near.put("/p", status=500)
+    answer = room.once("p")
+    assert (answer.status_code, answer.headers["X-Arkvory-Passed-Over"]) == (200, "near")
+    assert list(answer.json["versions"]) == ["1.0.0"]
+    room.near.put("/q", status=500)
+    assert room.once("q").status_code == 502
+
+
+def test_publishing_goes_to_the_member_that_is_named_for_it(room: Room) -> None:
+    admin = {"as_": room_of.ADMINISTRATOR}
+    body = json.dumps(packages.document("p", "1.0.0"))
+    assert refused(room.once("p", "PUT", data=body, **admin)) == (405, "not_allowed_here")
+    room.group(write_member="own")
+    assert room.once("p", "PUT", data=body, **admin).status_code == 201
+    told = room.packument()
+    told["versions"]["1.0.0"]["deprecated"] = "it leaks"
+    assert room.once("p", "PUT", data=json.dumps(told), **admin).status_code == 201
+    assert room.packument()["versions"]["1.0.0"]["deprecated"] == "it leaks"
+    assert room.once("-/package/p/dist-tags/next", "PUT", data=b'"1.0.0"', **admin).status_code == 201
+    rev = room.packument()["_rev"]
+    assert room.once(f"p/-rev/{rev}", "DELETE", **admin).status_code == 200
+    assert refused(room.once("p")) == (404, "not_found")
+
+
+def test_audits_are_what_all_upstreams_know_and_private_names_stay_here(room: Room) -> None:
+    room.own("secret", "1.0.0")
+    leak, other = {"id": 1, "title": "one"}, {"id": 2, "title": "two"}
+    room.near.put(f"/{BULK}", json.dumps({"p": [leak]}).encode())
+    room.far.put(f"/{BULK}", json.dumps({"p": [leak, other], "q": [other]}).encode())
+    told = room.once(BULK, "POST", data=json.dumps({"p": ["1.0.0"], "q": ["1.0.0"], "secret": ["1.0.0"]}))
+    assert told.json == {"p": [leak, other], "q": [other]}
+    tree = {"name": "app", "requires": {"p": "1", "secret": "1"}, "dependencies": {"p": {"version": "1", "dependencies": {"secret": {}}}}}
+    room.near.put(f"/{QUICK}", b'{"advisories": {}}')
+    room.far.put(f"/{QUICK}", b'{"advisories": {}}')
+    assert room.once(QUICK, "POST", data=json.dumps(tree)).json == {"advisories": {}}
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"dependencies": {"secret2": deep, "secret": {}}}
+    assert room.once(QUICK, "POST", data=json.dumps(deep)).status_code == 400
+    bodies = [each.body.decode() for each in (*room.near.asked, *room.far.asked)]
+    assert len(bodies) >= 3 and not any('"secret"' in each for each in bodies)
+    room.far.put(f"/{BULK}", status=500)
+    assert room.once(BULK, "POST", data=b'{"p": ["1.0.0"]}').status_code == 502
+
+
+def test_keys_and_searches_are_those_of_all_members(room: Room) -> None:
+    one, two = {"keyid": "1"}, {"keyid": "2"}
+    room.near.put("/-/npm/v1/keys", json.dumps({"keys": [one]}).encode())
+    room.far.put("/-/npm/v1/keys", json.dumps({"keys": [two, one]}).encode())
+    assert room.packument("-/npm/v1/keys") == {"keys": [one, two]}
+    room.own("words", "1.0.0")
+    found = {"objects": [{"package": {"name": name}} for name in ("words", "more-words")], "total": 40, "time": "now"}
+    room.far.put("/-/v1/search?text=words", json.dumps(found).encode())
+    told = room.packument("-/v1/search?text=words")
+    assert [each["package"]["name"] for each in told["objects"]] == ["words", "more-words"]
+    assert told["objects"][0]["package"]["version"] == "1.0.0", "of the member that comes first"
+
+
+def test_two_hosted_members_and_one_document(room: Room) -> None:
+    room.registry().create(ADMIN, NewRepository("more", "npm"))
+    room.registry().update(ADMIN, "all", RepositoryChange({"members": ["more", "own"]}))
+    room.own("p", "1.0.0", "1.1.0")
+    data = tarball("p", "1.1.0", private=True)
+    for version in ("1.1.0", "1.2.0"):
+        body = packages.document("p", version, data=data if version == "1.1.0" else None, private=True)
+        answer = room.app.test_client().put("/npm/more/p", json=body, headers={"Authorization": room_of.ADMINISTRATOR})
+        assert answer.status_code == 201, answer.text
+    told = room.packument()
+    assert sorted(told["versions"]) == ["1.0.0", "1.1.0", "1.2.0"]
+    assert told["versions"]["1.1.0"]["dist"]["shasum"] == dist_of(data)["shasum"]
+    assert room.once("p/-/p-1.1.0.tgz").data == data
