@@ -649,7 +649,7 @@ class Fetches:
         if answer.absent:
             held.close()
             return None
-        return fetched.head, Passing(answer, fetched.expected().digests, held)
+        return fetched.head, Passing(answer, plan.digests, held)
 
 
 def _check_age(order: Order, plan: Plan) -> None:

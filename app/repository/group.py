@@ -212,8 +212,8 @@ class Group:
                 check_online(member)
                 if member.kind in self._reader.sources and made_of:
                     judged = self._reader.judged_member(entry.judged, member)
-                    asked = replace(ask, member=member.id, path=made_of, spelling="", of=ask.path)
-                    shelf = self._proxy.bring(judged, asked, held, anew=anew)
+                    index = replace(ask, member=member.id, path=made_of, spelling="", of=ask.path)
+                    shelf = self._proxy.bring(judged, index, held, anew=anew)
                     if shelf is not None:
                         brought.shelves[member.id] = shelf
             except (NotFound, Forbidden):
