@@ -48,7 +48,7 @@ def require(name: str) -> str:
     """Path of a client. Without it the test is skipped with a message, in CI it fails."""
     found = find(name)
     if found is None:
-        _go_without(f"the client {name} is not installed")
+        go_without(f"the client {name} is not installed")
         raise AssertionError
     return found
 
@@ -56,10 +56,11 @@ def require(name: str) -> str:
 def require_packages(name: str) -> None:
     """All Debian packages of a client in `PACKAGES`, installed now where we may. Without them the test is skipped, in CI it fails."""
     if not _installed(name) and not _install(name):
-        _go_without(f"the client {name} needs: apt-get install {' '.join(PACKAGES[name])}")
+        go_without(f"the client {name} needs: apt-get install {' '.join(PACKAGES[name])}")
 
 
-def _go_without(message: str) -> None:
+def go_without(message: str) -> None:
+    """Skip the test; in CI fail it."""
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)
@@ -76,7 +77,7 @@ def node_client(name: str, program: str) -> Path:
             command = [require("npm"), "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", *wanted]
             subprocess.run(command, capture_output=True, check=False, timeout=120)
     if not _has_node_client(folder, name):
-        _go_without(f"the client {name} could not be had from the npm registry")
+        go_without(f"the client {name} could not be had from the npm registry")
     return folder / "node_modules" / name / program
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -12,9 +16,12 @@ from sqlalchemy import Connection, Row, text
 
 from app.cache.snapshots import Snapshot
 from app.database.engines import all_rows
+from app.errors import NotFound
 from app.protocols.oci.manifests import OCI_INDEX
-from app.protocols.oci.names import manifest_path, reference_of
+from app.protocols.oci.names import MANIFESTS, is_tag, manifest_path, reference_of, referrers_path, tags_path
 from app.repository.reading import Draft, Headers, Shelf
+from app.repository.withholding import Judge
+from app.storage import OpenBlob
 
 DETAILS = "details"
 # Most tags of one answer, whoever asks for more.
@@ -24,6 +31,7 @@ MOST_REFERRERS = 1000
 MOST_REFERRERS_BYTES = 3 * 1024 * 1024
 LONG = 1000
 _DESCRIPTOR_BYTES = 400
+_SPACES = re.compile(r"\s*")
 
 
 @dataclass(frozen=True)
@@ -49,16 +57,29 @@ class TagList:
         return f"{self.name} {self.limit} {self.after}"
 
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
+        if is_proxied(snapshot):
+            return _content(connection, snapshot)
         return image_revision(connection, snapshot.id, self.image)
 
     def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
         limit = MOST_TAGS if self.limit is None else min(self.limit, MOST_TAGS)
+        if is_proxied(snapshot):
+            listed = shelf.find(connection, snapshot, tags_path(self.image))
+            out = _Withheld.of(connection, snapshot, self.image)
+            return Draft(lambda: self._of_upstream(items(listed, "tags"), out, limit), long=True, judges=(out.judge,))
         after = manifest_path(self.image, self.after)
         values = {"id": snapshot.id, "image": self.image, "after": after, "limit": limit + 1}
         tags = [row.version for row in all_rows(connection.execute(_TAGS, values))] if limit else []
         shown = tags[:limit]
         headers = self._next(shown[-1]) if len(tags) > limit else ()
         return Draft(lambda: json.dumps({"name": self.name, "tags": shown}).encode(), len(shown) >= LONG, headers)
+
+    def _of_upstream(self, found: Iterable[Any], out: _Withheld, limit: int) -> tuple[bytes, Headers]:
+        """What can be a tag, in the order of its bytes."""
+        known = {each for each in found if isinstance(each, str) and is_tag(each)}
+        tags = sorted(each for each in known if each > self.after and not out.withholds(each))
+        headers = self._next(tags[limit - 1]) if 0 < limit < len(tags) else ()
+        return json.dumps({"name": self.name, "tags": tags[:limit]}).encode(), headers
 
     def _next(self, last: str) -> Headers:
         given = {} if self.limit is None else {"n": self.limit}
@@ -90,9 +111,13 @@ class ReferrerList:
 
     def revision(self, connection: Connection, snapshot: Snapshot) -> int | None:
         """Never null: of what nobody refers to the list is empty."""
+        if is_proxied(snapshot):
+            return _content(connection, snapshot)
         return image_revision(connection, snapshot.id, self.image) or 0
 
     def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
+        if is_proxied(snapshot):
+            return self._read_upstream(connection, snapshot, shelf)
         values = {
             "id": snapshot.id,
             "subject": manifest_path(self.image, self.digest),
@@ -106,6 +131,26 @@ class ReferrerList:
         if rows and rows[0].there > len(rows):
             headers += (self._next(reference_of(rows[-1].path)),)
         return Draft(lambda: _index(rows), sum(row.size_told for row in rows) > LONG * 100, headers)
+
+    def _read_upstream(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
+        out = _Withheld.of(connection, snapshot, self.image)
+        try:
+            listed = shelf.find(connection, snapshot, referrers_path(self.image, self.digest))
+        except NotFound:
+            return Draft(lambda: self._of_upstream([], out), long=False)
+        return Draft(lambda: self._of_upstream(items(listed, "manifests"), out), long=True, judges=(out.judge,))
+
+    def _of_upstream(self, found: Iterable[Any], out: _Withheld) -> tuple[bytes, Headers]:
+        """In the order of their digests, those of the type that is asked for."""
+        known = {each["digest"]: each for each in found if isinstance(each, dict) and isinstance(each.get("digest"), str)}
+        wanted = [known[digest] for digest in sorted(known) if digest > self.after and not out.withholds(digest)]
+        if self.artifact_type:
+            wanted = [each for each in wanted if each.get("artifactType") == self.artifact_type]
+        shown = wanted[: max(1, _fitting(wanted))]
+        headers: Headers = (("OCI-Filters-Applied", "artifactType"),) if self.artifact_type else ()
+        if len(shown) < len(wanted):
+            headers += (self._next(shown[-1]["digest"]),)
+        return _list_of(shown), headers
 
     def _next(self, last: str) -> tuple[str, str]:
         filtered = {"artifactType": self.artifact_type} if self.artifact_type else {}
@@ -124,14 +169,86 @@ def image_revision(connection: Connection, repository_id: int, image: str) -> in
     return found
 
 
+def is_proxied(snapshot: Snapshot) -> bool:
+    """Whether an upstream says what there is."""
+    return snapshot.upstream_url is not None
+
+
+def items(listed: Callable[[], OpenBlob], name: str) -> list[Any]:
+    """Of the upstream's list `name`, as it is kept."""
+    with contextlib.closing(listed()) as blob:
+        return pages(os.pread(blob.fd, blob.size, 0), name)
+
+
+def pages(body: bytes, name: str) -> list[Any]:
+    """The items of the list `name` of all pages, as `Plan.further` joins them. Raises ValueError."""
+    decoder, at, found, document = json.JSONDecoder(), 0, list[Any](), body.decode().rstrip()
+    while at < len(document):
+        try:
+            page, at = decoder.raw_decode(document, _SPACES.match(document, at).end())  # type: ignore[union-attr]  # it matches anywhere
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        # Of what has no tags some registries say null.
+        if not isinstance(page, dict) or name not in page or not isinstance(page[name], list | None):
+            raise ValueError(f"a page without {name}")
+        found += page[name] or []
+    if not document:
+        raise ValueError("nothing")
+    return found
+
+
+def _content(connection: Connection, snapshot: Snapshot) -> int:
+    """What the upstream says, and what is held of it, moves this number."""
+    statement = text("select content_epoch from arkvory_repositories where id = :id")
+    return int(connection.execute(statement, {"id": snapshot.id}).scalar_one())
+
+
+@dataclass(frozen=True)
+class _Withheld:
+    """Tags and digests of a proxy's image that no list shows: held ones, whether they are here or not; those that its rules leave out; of
+    those that are here, too young ones."""
+
+    image: str
+    judge: Judge
+    held: frozenset[str]
+    copies: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, connection: Connection, snapshot: Snapshot, image: str) -> _Withheld:
+        judge, copies = Judge(snapshot), {}
+        values = {"id": snapshot.id, "first": f"{image}/{MANIFESTS}/", "last": f"{image}/{MANIFESTS}0"}
+        held = frozenset(connection.execute(_HELD, values).scalars())
+        if not judge.is_idle:
+            copies = {row.path: row.metadata for row in all_rows(connection.execute(_COPIES, values))}
+        return cls(image, judge, held, copies)
+
+    def withholds(self, reference: str) -> bool:
+        path = manifest_path(self.image, reference)
+        return path in self.held or self.judge.leaves_out_copy(path, self.copies.get(path, {}))
+
+
+def _fitting(descriptors: Sequence[Any]) -> int:
+    """How many of them make up one answer."""
+    sizes = itertools.accumulate(len(json.dumps(each)) for each in descriptors[:MOST_REFERRERS])
+    return sum(1 for size in sizes if size <= MOST_REFERRERS_BYTES)
+
+
 def _index(rows: Sequence[Row[Any]]) -> bytes:
-    return json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [_descriptor(row) for row in rows]}).encode()
+    return _list_of([_descriptor(row) for row in rows])
+
+
+def _list_of(descriptors: Sequence[Any]) -> bytes:
+    return json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": descriptors}).encode()
 
 
 def _descriptor(row: Row[Any]) -> dict[str, Any]:
     return {"mediaType": row.content_type, "size": row.size, "digest": reference_of(row.path)} | (row.details or {})
 
 
+_HELD = text("select path from arkvory_holds where repository_id = :id and path > :first and path < :last")
+_COPIES = text(
+    "select path, metadata - 'details' as metadata from arkvory_artifacts where repository_id = :id and path > :first and path < :last"
+)
 _TAGS = text(
     "select a.version from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id where p.repository_id = :id "
     "and p.name = :image and a.version is not null and not a.withheld and a.path > :after order by a.path limit :limit"
