@@ -19,7 +19,7 @@ from app.database.engines import all_rows
 from app.errors import NotFound
 from app.protocols.oci.manifests import OCI_INDEX
 from app.protocols.oci.names import MANIFESTS, is_tag, manifest_path, reference_of, referrers_path, tags_path
-from app.repository.reading import Draft, Headers, Shelf
+from app.repository.reading import Draft, Headers, Merged, Shelf
 from app.repository.withholding import Judge
 from app.storage import OpenBlob
 
@@ -35,7 +35,20 @@ _SPACES = re.compile(r"\s*")
 
 
 @dataclass(frozen=True)
-class TagList:
+class Part:
+    """What one repository says: what it shows by name, and the names that it withholds, which no later one of a group shows then.
+
+    Names behind `bound` may be missing (null: none is).
+    """
+
+    told: Callable[[], tuple[Mapping[str, Any], frozenset[str]]]
+    long: bool
+    judge: Judge | None = None
+    bound: str | None = None
+
+
+@dataclass(frozen=True)
+class TagList(Merged):
     """`{image}/tags/list`: tags in the order of their bytes, at most `limit` behind `after`; `name` is what the client calls the image."""
 
     image: str
@@ -62,24 +75,33 @@ class TagList:
         return image_revision(connection, snapshot.id, self.image)
 
     def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
-        limit = MOST_TAGS if self.limit is None else min(self.limit, MOST_TAGS)
         if is_proxied(snapshot):
-            listed = shelf.find(connection, snapshot, tags_path(self.image))
-            out = _Withheld.of(connection, snapshot, self.image)
-            return Draft(lambda: self._of_upstream(items(listed, "tags"), out, limit), long=True, judges=(out.judge,))
-        after = manifest_path(self.image, self.after)
-        values = {"id": snapshot.id, "image": self.image, "after": after, "limit": limit + 1}
-        tags = [row.version for row in all_rows(connection.execute(_TAGS, values))] if limit else []
-        shown = tags[:limit]
-        headers = self._next(shown[-1]) if len(tags) > limit else ()
-        return Draft(lambda: json.dumps({"name": self.name, "tags": shown}).encode(), len(shown) >= LONG, headers)
+            return super().read(connection, snapshot, shelf)
+        return self.merge(snapshot, [self._part(connection, snapshot, frozenset())])
 
-    def _of_upstream(self, found: Iterable[Any], out: _Withheld, limit: int) -> tuple[bytes, Headers]:
-        """What can be a tag, in the order of its bytes."""
-        known = {each for each in found if isinstance(each, str) and is_tag(each)}
-        tags = sorted(each for each in known if each > self.after and not out.withholds(each))
-        headers = self._next(tags[limit - 1]) if 0 < limit < len(tags) else ()
-        return json.dumps({"name": self.name, "tags": tags[:limit]}).encode(), headers
+    def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Part:
+        if not is_proxied(snapshot):
+            held = connection.execute(_HELD_TAGS, {"id": snapshot.id, "image": self.image}).scalars()
+            return self._part(connection, snapshot, frozenset(held))
+        listed = shelf.find(connection, snapshot, tags_path(self.image))
+        out = _Withheld.of(connection, snapshot, self.image)
+        return Part(lambda: out.told({each: None for each in items(listed, "tags") if _is_tag(each)}), True, out.judge)
+
+    def _part(self, connection: Connection, snapshot: Snapshot, held: frozenset[str]) -> Part:
+        values = {"id": snapshot.id, "image": self.image, "after": manifest_path(self.image, self.after), "limit": self._most + 1}
+        tags = [row.version for row in all_rows(connection.execute(_TAGS, values))] if self._most else []
+        return Part(lambda: (dict.fromkeys(tags), held), len(tags) > LONG)
+
+    def merge(self, repository: Snapshot, parts: Sequence[Part]) -> Draft:
+        return _draft(parts, lambda: self._document(sorted(each for each in _union(parts) if each > self.after)))
+
+    def _document(self, tags: Sequence[str]) -> tuple[bytes, Headers]:
+        headers = self._next(tags[self._most - 1]) if 0 < self._most < len(tags) else ()
+        return json.dumps({"name": self.name, "tags": tags[: self._most]}).encode(), headers
+
+    @property
+    def _most(self) -> int:
+        return MOST_TAGS if self.limit is None else min(self.limit, MOST_TAGS)
 
     def _next(self, last: str) -> Headers:
         given = {} if self.limit is None else {"n": self.limit}
@@ -87,7 +109,7 @@ class TagList:
 
 
 @dataclass(frozen=True)
-class ReferrerList:
+class ReferrerList(Merged):
     """`{image}/referrers/{digest}`: the manifests that name it as their subject, those of one type where that is asked for."""
 
     image: str
@@ -115,9 +137,17 @@ class ReferrerList:
             return _content(connection, snapshot)
         return image_revision(connection, snapshot.id, self.image) or 0
 
-    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
-        if is_proxied(snapshot):
-            return self._read_upstream(connection, snapshot, shelf)
+    def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Part:
+        if not is_proxied(snapshot):
+            return self._of_rows(connection, snapshot)
+        try:
+            listed = shelf.find(connection, snapshot, referrers_path(self.image, self.digest))
+        except NotFound:
+            return Part(lambda: ({}, frozenset()), long=False)
+        out = _Withheld.of(connection, snapshot, self.image)
+        return Part(lambda: out.told(_by_digest(items(listed, "manifests"))), True, out.judge)
+
+    def _of_rows(self, connection: Connection, snapshot: Snapshot) -> Part:
         values = {
             "id": snapshot.id,
             "subject": manifest_path(self.image, self.digest),
@@ -127,34 +157,51 @@ class ReferrerList:
             "bytes": MOST_REFERRERS_BYTES,
         }
         rows = all_rows(connection.execute(_REFERRERS, values))
-        headers: Headers = (("OCI-Filters-Applied", "artifactType"),) if self.artifact_type else ()
-        if rows and rows[0].there > len(rows):
-            headers += (self._next(reference_of(rows[-1].path)),)
-        return Draft(lambda: _index(rows), sum(row.size_told for row in rows) > LONG * 100, headers)
+        held = frozenset(map(reference_of, connection.execute(_HELD_REFERRERS, values).scalars()))
+        bound = reference_of(rows[-1].path) if rows and rows[0].there > len(rows) else None
+        long = sum(row.size_told for row in rows) > LONG * 100
+        return Part(lambda: ({reference_of(row.path): _descriptor(row) for row in rows}, held), long, bound=bound)
 
-    def _read_upstream(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
-        out = _Withheld.of(connection, snapshot, self.image)
-        try:
-            listed = shelf.find(connection, snapshot, referrers_path(self.image, self.digest))
-        except NotFound:
-            return Draft(lambda: self._of_upstream([], out), long=False)
-        return Draft(lambda: self._of_upstream(items(listed, "manifests"), out), long=True, judges=(out.judge,))
+    def merge(self, repository: Snapshot, parts: Sequence[Part]) -> Draft:
+        return _draft(parts, lambda: self._document(_union(parts), min((each.bound for each in parts if each.bound), default=None)))
 
-    def _of_upstream(self, found: Iterable[Any], out: _Withheld) -> tuple[bytes, Headers]:
+    def _document(self, known: Mapping[str, Any], bound: str | None) -> tuple[bytes, Headers]:
         """In the order of their digests, those of the type that is asked for."""
-        known = {each["digest"]: each for each in found if isinstance(each, dict) and isinstance(each.get("digest"), str)}
-        wanted = [known[digest] for digest in sorted(known) if digest > self.after and not out.withholds(digest)]
+        there = [known[digest] for digest in sorted(known) if digest > self.after]
         if self.artifact_type:
-            wanted = [each for each in wanted if each.get("artifactType") == self.artifact_type]
+            there = [each for each in there if each.get("artifactType") == self.artifact_type]
+        wanted = [each for each in there if bound is None or each["digest"] <= bound]
         shown = wanted[: max(1, _fitting(wanted))]
         headers: Headers = (("OCI-Filters-Applied", "artifactType"),) if self.artifact_type else ()
-        if len(shown) < len(wanted):
+        if shown and (len(shown) < len(there) or bound is not None):
             headers += (self._next(shown[-1]["digest"]),)
         return _list_of(shown), headers
 
     def _next(self, last: str) -> tuple[str, str]:
         filtered = {"artifactType": self.artifact_type} if self.artifact_type else {}
         return next_link(f"{self.name}/referrers/{self.digest}", filtered | {"last": last})
+
+
+def _union(parts: Sequence[Part]) -> Mapping[str, Any]:
+    """By name: of the first that has it, which shows or withholds it."""
+    shown: dict[str, Any] = {}
+    hidden: set[str] = set()
+    for told, withheld in (each.told() for each in parts):
+        shown |= {name: each for name, each in told.items() if name not in shown and name not in hidden}
+        hidden |= withheld
+    return shown
+
+
+def _draft(parts: Sequence[Part], write: Callable[[], tuple[bytes, Headers]]) -> Draft:
+    return Draft(write, any(each.long for each in parts), judges=[each.judge for each in parts if each.judge is not None])
+
+
+def _is_tag(item: Any) -> bool:
+    return isinstance(item, str) and is_tag(item)
+
+
+def _by_digest(found: Iterable[Any]) -> dict[str, Any]:
+    return {each["digest"]: each for each in found if isinstance(each, dict) and isinstance(each.get("digest"), str)}
 
 
 def next_link(path: str, arguments: Mapping[str, Any]) -> tuple[str, str]:
@@ -222,7 +269,12 @@ class _Withheld:
             copies = {row.path: row.metadata for row in all_rows(connection.execute(_COPIES, values))}
         return cls(image, judge, held, copies)
 
-    def withholds(self, reference: str) -> bool:
+    def told(self, there: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset[str]]:
+        """What is shown of what is there, and the names of the rest."""
+        out = frozenset(each for each in there if self._withholds(each))
+        return {name: each for name, each in there.items() if name not in out}, out
+
+    def _withholds(self, reference: str) -> bool:
         path = manifest_path(self.image, reference)
         return path in self.held or self.judge.leaves_out_copy(path, self.copies.get(path, {}))
 
@@ -231,10 +283,6 @@ def _fitting(descriptors: Sequence[Any]) -> int:
     """How many of them make up one answer."""
     sizes = itertools.accumulate(len(json.dumps(each)) for each in descriptors[:MOST_REFERRERS])
     return sum(1 for size in sizes if size <= MOST_REFERRERS_BYTES)
-
-
-def _index(rows: Sequence[Row[Any]]) -> bytes:
-    return _list_of([_descriptor(row) for row in rows])
 
 
 def _list_of(descriptors: Sequence[Any]) -> bytes:
@@ -252,6 +300,14 @@ _COPIES = text(
 _TAGS = text(
     "select a.version from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id where p.repository_id = :id "
     "and p.name = :image and a.version is not null and not a.withheld and a.path > :after order by a.path limit :limit"
+)
+_HELD_TAGS = text(
+    "select a.version from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id where p.repository_id = :id "
+    "and p.name = :image and a.version is not null and a.withheld"
+)
+_HELD_REFERRERS = text(
+    "select a.path from arkvory_references r join arkvory_artifacts a on a.id = r.artifact_id "
+    "where r.repository_id = :id and r.path = :subject and r.kind = 'subject' and a.withheld"
 )
 # Annotations may be as long as manifests: a page ends before their sum is too much, and has at least one.
 _REFERRERS = text(
