@@ -27,6 +27,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     from app.protocols.maven.upstream import Upstreams as MavenUpstreams
     from app.protocols.npm import routes as npm
     from app.protocols.oci import routes as oci
+    from app.protocols.oci.upstream import Registry
     from app.protocols.pypi import routes as pypi
     from app.protocols.raw import routes as raw
     from config import Settings as Configuration
@@ -46,6 +47,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.register_blueprint(pypi.blueprint)
     app.register_blueprint(oci.blueprint)
     oci.register(app)
+    house.fetches.dialects[oci.reads.format] = Registry()
     api.register(app)
     addresses = app.extensions["arkvory.addresses"] = reads.Addresses((raw.reads, maven.reads, npm.reads, pypi.reads, oci.reads))
     shortpath.put_before(app, house, addresses, counts.count)

@@ -125,6 +125,7 @@ class SettingsIn(Schema):
         metadata={"description": "of groups: shield keeps the names of hosted members from proxies, merge does not"},
     )
     merged_names = _patterns("of groups: patterns of names that are merged whatever `name_policy` says")
+    short_names = Words(allow_none=True, metadata={"description": "of OCI proxies: where images of one segment are at the upstream"})
 
 
 class UpstreamIn(Schema):

@@ -28,6 +28,7 @@ class UpstreamOptions:
     minimum_age_exception: tuple[str, ...]
     allow: tuple[str, ...]
     block: tuple[str, ...]
+    short_names: str | None
 
     def body(self) -> dict[str, Any]:
         """For the API: `upstream_url` and `upstream`, where something was said of them."""
@@ -46,7 +47,7 @@ class UpstreamOptions:
         found = {
             "mutable_ttl": self.mutable_ttl, "miss_ttl": self.miss_ttl, "caching": self.caching, "minimum_age": self.minimum_age,
             "minimum_age_exceptions": list(self.minimum_age_exception) or None, "allow": list(self.allow) or None,
-            "block": list(self.block) or None,
+            "block": list(self.block) or None, "short_names": self.short_names,
         }  # fmt: skip
         return {name: value for name, value in found.items() if value is not None}
 
@@ -73,6 +74,7 @@ _OPTIONS = (
     click.option("--minimum-age-exception", multiple=True, metavar="PATTERN", help="NAME or NAME@VERSION that needs no age."),
     click.option("--allow", multiple=True, metavar="PATTERN", help="Paths or folders: nothing else is there."),
     click.option("--block", multiple=True, metavar="PATTERN", help="Paths or folders that are not there."),
+    click.option("--short-names", metavar="FOLDER", help="Where OCI images of one segment are at the upstream, such as library."),
 )
 
 

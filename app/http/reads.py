@@ -30,7 +30,7 @@ from app.http.identity import caller_of, note
 from app.http.parts import Parts, parts
 from app.http.paths import decode_path, decode_segment
 from app.http.responses import PRECONDITIONS, coming_response, document_response, etags_of, file_response
-from app.repository.reading import Ask, Coming, Document, DocumentSource, Gate, Reader, Told
+from app.repository.reading import Ask, Coming, Document, DocumentSource, Found, Gate, Reader, Told
 from app.storage import OpenBlob
 from config import Settings
 
@@ -91,25 +91,42 @@ class Loaded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """The artifact at a path. With `renews`, who asks whether it is there (HEAD) may rely on the answer for a while."""
+    """The artifact at a path. With `renews`, who asks whether it is there (HEAD) may rely on the answer for a while.
+
+    With `told_by_head` a proxy that does not have it asks the upstream no more than the client asks: HEAD brings no bytes here.
+    """
 
     path: str
     describe: Callable[[Gate], Description]
     renews: bool = False
+    told_by_head: bool = False
     # See `Ask`.
     spelling: str = ""
     # What is said of the path where nothing is.
     absent: str = ""
 
     def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
+        head, whole = environ["REQUEST_METHOD"] == "HEAD", not PRECONDITIONS.isdisjoint(environ)
+        if head and self.told_by_head and not whole:
+            ask = replace(ask, bodiless=True)
         try:
             # A condition is about what is there, whole.
-            found = reader.find(ask, whole=not PRECONDITIONS.isdisjoint(environ))
+            found = reader.find(ask, whole=whole)
         except NotFound as error:
             raise NotFound(self.absent) if self.absent and not isinstance(error, IsFolder) else error from None
+        try:
+            return self._opened(reader, ask, found, head=head)
+        except NotFound:
+            if found.told is None:
+                raise
+            # A proxy's copy that went meanwhile is fetched again.
+            return self._opened(reader, ask, reader.find(ask, whole=whole), head=head)
+
+    def _opened(self, reader: Reader, ask: Ask, found: Found, *, head: bool) -> Loaded:
         if found.coming is not None:
             return Loaded(found.gate, found.coming, found.told)
-        if self.renews and environ["REQUEST_METHOD"] == "HEAD":
+        # What a proxy fetched is used by whoever reads it; what was published, by whoever is about to refer to it.
+        if self.renews and (head or found.told is not None):
             found = reader.renew(ask, found)
         found, blob = reader.open_blob(ask, found)
         return Loaded(found.gate, blob, found.told)

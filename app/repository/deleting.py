@@ -60,6 +60,7 @@ class Editor:
             _check_present(rows, paths, conditions or Conditions())
             if FORMATS[now.format].names_are_for_ever:
                 _remember_names(connection, now.id, rows)
+            _check_parts(connection, now, rows)
             self._take_away(transaction, now, rows)
         return len(rows)
 
@@ -73,11 +74,13 @@ class Editor:
             require_writable(transaction.connection)
             rows = [row for row in _artifacts(transaction.connection, snapshot.id, [path]) if row.upload_id == upload_id]
             if rows:
+                # What names it goes on naming it: in a proxy, what is not here may come again.
                 self._take_away(transaction, snapshot, rows)
 
     def _take_away(self, transaction: Transaction, now: Snapshot, rows: Sequence[Row[Any]]) -> None:
         """The last steps of a deletion."""
-        _let_go_of_parts(transaction.connection, now, rows)
+        if FORMATS[now.format].references:
+            let_go(transaction.connection, now.id, [row.id for row in rows])
         epochs = transaction.advance(now.id, "content", paths=[row.path for row in rows])
         _leave_packages(transaction, rows, epochs.content)
         self._blobs.let_go(transaction, sorted({row.blob_id for row in rows}))
@@ -141,7 +144,7 @@ def _with_companions(format_name: str, paths: Sequence[str]) -> list[str]:
     return [path + ending for path in paths for ending in ("", *FORMATS[format_name].companions)]
 
 
-def _let_go_of_parts(connection: Connection, now: Snapshot, rows: Sequence[Row[Any]]) -> None:
+def _check_parts(connection: Connection, now: Snapshot, rows: Sequence[Row[Any]]) -> None:
     """Raises StillNeeded for a part that something else refers to."""
     if not FORMATS[now.format].references:
         return
@@ -149,7 +152,6 @@ def _let_go_of_parts(connection: Connection, now: Snapshot, rows: Sequence[Row[A
     for row in rows:
         if is_part(connection, now.id, row.path, leaving):
             raise StillNeeded(f"{row.path!r} is part of something that is still there; delete that first")
-    let_go(connection, now.id, leaving)
 
 
 def _artifacts(connection: Connection, repository_id: int, paths: Sequence[str]) -> Sequence[Row[Any]]:

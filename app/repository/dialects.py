@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.cache.snapshots import Snapshot
 from app.repository.publishing import NewFile
@@ -39,15 +39,17 @@ class Plan:
     """What is to be asked for a path.
 
     `where` is encoded, below the upstream's address, or a whole address: of another origin it is asked without credentials.
+    `or_else` are asked in turn where that one is absent. `scope`: how to log in (`upstream/logins.py`).
     `content_type`: what its bytes are called, whatever the upstream says. `checksums`: those that are kept of it, however long it is.
     `digests` (hex by algorithm) and `size` (bytes) are those that the bytes must have, as far as they are known beforehand; `told` are
-    those that the answer's head adds. `whole`: nothing of it is handed on before it was accepted. `lasting`: a copy is never compared
-    again. `published_at`: when the upstream published it (null: it does not say so beforehand), as which version of what; indexes and the
-    like are `ageless`, and never too young.
+    those that the answer's head adds; more bytes than `at_most` are none. `whole`: nothing of it is handed on before it was accepted.
+    `lasting`: a copy is never compared again. `published_at`: when the upstream published it (null: it does not say so beforehand), as
+    which version of what; indexes and the like are `ageless`, and never too young.
     What is to be `remade` is not handed on while it comes, and the same again must make the same bytes; `accept` gets those.
     """
 
     where: str
+    or_else: Sequence[str] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     size: int | None = None
@@ -62,10 +64,21 @@ class Plan:
     remade: Remake | None = None
     told: Callable[[Arrived], Mapping[str, str]] | None = None
     accept: Accept | None = None
+    # What else these bytes are, for good: paths of the same proxy whose copies are never compared.
+    beside: Callable[[Received, Arrived], Sequence[NewFile]] | None = None
+    # Whether the answer to HEAD says that a copy of this SHA-256 is what is there still; without it only GET tells.
+    same: Callable[[Arrived, str], bool] | None = None
+    # Where the rest of it is, one page after the other, which are stored with a line feed between them.
+    further: Callable[[Arrived], str | None] | None = None
+    at_most: int | None = None
+    scope: str = ""
 
 
 class Library(Protocol):
-    """What a plan may look up: other paths of the same proxy, fetched or compared first where they are due."""
+    """What a plan may look up: the proxy's settings; other paths of it, fetched or compared first where they are due."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
 
     def open(self, path: str) -> OpenBlob:
         """The bytes; close them. Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import hashlib
+import itertools
 import logging
 import mimetypes
 import os
@@ -83,6 +84,7 @@ SMALL = 1024 * 1024
 HELD_BACK = 4096
 # Of an index that is not to be stored.
 MOST_TAKEN = 256 * 1024 * 1024
+MOST_PAGES = 1000
 _PIECE = 256 * 1024
 _LOOK_SECONDS = 0.05
 # For which something is not tried to be stored again that found no room half way.
@@ -111,6 +113,8 @@ class Head:
     content_type: str
     # What the copy's metadata will say of its age.
     metadata: Mapping[str, Any]
+    # Digests (hex by algorithm) that they must have, as far as they are known.
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -254,18 +258,18 @@ class Follower:
 class Passing:
     """The bytes of an answer that is not stored, straight from the upstream; the last piece once length and digests are good."""
 
-    def __init__(self, answer: Answer, digests: Mapping[str, str], held: contextlib.ExitStack) -> None:
-        self.size = answer.size
+    def __init__(self, size: int | None, source: Iterator[bytes], digests: Mapping[str, str], held: contextlib.ExitStack) -> None:
+        self.size = size
         self._digests = digests
         self._hashes = {name: hashlib.new(name, usedforsecurity=False) for name in digests}
-        self._answer = answer
+        self._source = source
         self._held = held
 
     def pieces(self, start: int, stop: int | None) -> Iterator[bytes]:
         """Raises UpstreamFailed."""
         at, former = 0, b""
         with self._held:
-            while piece := self._answer.read():
+            for piece in self._source:
                 if former:
                     yield former
                 former = piece[max(0, start - at) : None if stop is None else max(0, stop - at)]
@@ -380,14 +384,65 @@ class Fetches:
             copy = found.copy
             if copy is not None and copy.freshness is not None and self._is_fresh(copy.freshness, fetch):
                 return Outcome.FRESH
-            wanted = self._wanted(order, plan, found)
-            with self._client.get(found.upstream, wanted, self._line(order, found), patient=copy is None) as answer:
-                if answer.unchanged:
-                    return self._move(_Fetched(order, plan, found, answer, wanted))
-                if answer.absent:
+            if copy is not None and self._is_same(order, plan, found, copy):
+                return Outcome.SAME
+            with self._asked(order, plan, found, patient=copy is None) as fetched:
+                if fetched.answer.unchanged:
+                    return self._move(fetched)
+                if fetched.answer.absent:
                     return self._drop(order, found)
-                fetched = _Fetched(order, plan, found, answer, wanted)
                 return self._put_off(fetched) if fetched.comes_too_early else self._store(fetch, fetched)
+
+    @contextlib.contextmanager
+    def _asked(self, order: Order, plan: Plan, found: Known, *, patient: bool = True, anew: bool = False) -> Iterator[_Fetched]:
+        """The upstream's answer, from the next place that the plan names where the one before is absent; `anew`: whatever the copy is."""
+        for where in (plan.where, *plan.or_else):
+            wanted = _asked_anew(plan, where) if anew else self._wanted(order, replace(plan, where=where), found)
+            with self._client.get(found.upstream, wanted, self._line(order, found), patient=patient) as answer:
+                if not answer.absent or where == (plan.where, *plan.or_else)[-1]:
+                    yield _Fetched(order, plan, found, answer, wanted)
+                    return
+
+    def _is_same(self, order: Order, plan: Plan, found: Known, copy: Copy) -> bool:
+        """Whether HEAD says so; then the copy counts as compared."""
+        known = copy.freshness
+        if plan.same is None or known is None or known.source != found.upstream.url or known.spelling != plan.where:
+            return False
+        wanted = replace(_asked_anew(plan, plan.where), method="HEAD")
+        with self._client.get(found.upstream, wanted, self._line(order, found), patient=False) as answer:
+            same = not answer.absent and not answer.unsaid and plan.same(answer.head, copy.digest)
+        if same:
+            self._move(_Fetched(order, plan, found, answer, wanted))
+        return same
+
+    def head_of(self, order: Order, epochs: Epochs) -> Head | None:
+        """What the upstream says of a file that is not here without sending it; null where it says nothing, and is to be asked for it.
+
+        Raises NotFound when it has none, Quarantined, and UpstreamFailed.
+        """
+        absent = NotFound(f"there is no {order.path!r} in repository {order.snapshot.name!r}")
+        if self.is_missing(order, epochs):
+            raise absent
+        plan, found = self._plan(order), self.look(order)
+        _check_age(order, plan)
+        if found.reason is not None:
+            raise Quarantined(f"{order.path!r} is held in quarantine: {found.reason}")
+        wanted = replace(_asked_anew(plan, plan.where), method="HEAD")
+        with self._place(), self._client.get(found.upstream, wanted, self._line(order, found)) as answer:
+            fetched = _Fetched(order, plan, found, answer, wanted)
+            if not (answer.absent or answer.unsaid or plan.ageless):
+                restrictions_of(order.snapshot).require_time(fetched.told)
+        if answer.absent and self._drop(order, found) is Outcome.GONE:
+            raise absent
+        return None if answer.absent or answer.unsaid else fetched.head
+
+    def settings_of(self, snapshot: Snapshot) -> Mapping[str, Any]:
+        """As they are now. Raises NotFound when the repository is gone."""
+        with self._database.read() as connection:
+            settings = connection.execute(_SETTINGS, {"id": snapshot.id}).scalar()
+        if settings is None:
+            raise NotFound(f"repository {snapshot.name!r} was deleted meanwhile")
+        return dict(settings)
 
     def _plan(self, order: Order) -> Plan:
         dialect = self.dialects.get(order.snapshot.format)
@@ -399,11 +454,11 @@ class Fetches:
         """With the validators of the copy, where it came from the same address; of a path alone, by the spelling that it came by."""
         known = None if found.copy is None else found.copy.freshness
         if known is None or known.source != found.upstream.url:
-            return Wanted(plan.where, headers=plan.headers)
+            return _asked_anew(plan, plan.where)
         where = plan.where if order.snapshot.format in self.dialects else known.spelling
         if where != known.spelling:
-            return Wanted(where, headers=plan.headers)
-        return Wanted(where, known.etag, known.last_modified, plan.headers)
+            return _asked_anew(plan, where)
+        return Wanted(where, known.etag, known.last_modified, plan.headers, scope=plan.scope)
 
     def bring(self, snapshot: Snapshot, path: str) -> OpenBlob:
         """What is stored at a path of a proxy, fetched or compared first where that is due; what is not to be stored comes as it is.
@@ -568,7 +623,7 @@ class Fetches:
             if found.copy is not None and found.copy.digest == received.sha256:
                 self._compared(order, found.copy, fetched.origin())
                 return Outcome.SAME
-            session.publish([fetched.accepted(received)])
+            session.publish(fetched.accepted(session, received))
         return Outcome.STORED
 
     def _remade(self, session: Session, fetched: _Fetched, received: Received) -> Received:
@@ -591,7 +646,7 @@ class Fetches:
         # A copy is better than a new file that breaks off, and what is held must not leave.
         may_begin = found.copy is None and found.reason is None and not fetched.plan.whole and fetched.plan.remade is None
         try:
-            while piece := answer.read():
+            for piece in self._pieces(fetched):
                 receiver.feed(piece)
                 if may_begin and not fetch.begun and (answer.size or receiver.size) > SMALL:
                     fetch.begin(fetched.head, receiver)
@@ -608,6 +663,34 @@ class Fetches:
         now = time.monotonic()
         self._too_large = {path: until for path, until in self._too_large.items() if until > now}
         self._too_large[order.snapshot.id, order.path] = now + _TOO_LARGE_SECONDS
+
+    def _pieces(self, fetched: _Fetched) -> Iterator[bytes]:
+        """All of the body, and of the pages behind it. Raises UpstreamFailed for more than the plan takes."""
+        taken, most = 0, fetched.plan.at_most
+        for number, answer in enumerate(self._pages(fetched)):
+            if number:
+                yield b"\n"
+            while piece := answer.read():
+                taken += len(piece)
+                if most is not None and taken > most:
+                    raise UpstreamUnfit(f"the upstream's {fetched.order.path!r} has more than {most} bytes")
+                yield piece
+
+    def _pages(self, fetched: _Fetched) -> Iterator[Answer]:
+        """The answer; once it was read, the one that it leads to, and so on."""
+        plan, found, answer = fetched.plan, fetched.found, fetched.answer
+        yield answer
+        where = None if plan.further is None else plan.further(answer.head)
+        for number in itertools.count(2):
+            if where is None or plan.further is None:
+                return
+            if number > MOST_PAGES:
+                raise UpstreamUnfit(f"the upstream's {fetched.order.path!r} has more than {MOST_PAGES} pages")
+            with self._client.more(found.upstream, _asked_anew(plan, where), self._line(fetched.order, found)) as answer:
+                if answer.absent:
+                    raise UpstreamUnfit(f"the upstream's {fetched.order.path!r} leads to a page that is not there")
+                yield answer
+            where = plan.further(answer.head)
 
     # -- without storing
 
@@ -638,18 +721,16 @@ class Fetches:
         held = contextlib.ExitStack()
         try:
             held.enter_context(self._place())
-            wanted = _asked_anew(plan)
-            answer = held.enter_context(self._client.get(found.upstream, wanted, self._line(order, found)))
-            fetched = _Fetched(order, plan, found, answer, wanted)
-            if not answer.absent and not plan.ageless:
+            fetched = held.enter_context(self._asked(order, plan, found, anew=True))
+            if not fetched.answer.absent and not plan.ageless:
                 restrictions_of(order.snapshot).require_time(fetched.told)
         except BaseException:
             held.close()
             raise
-        if answer.absent:
+        if fetched.answer.absent:
             held.close()
             return None
-        return fetched.head, Passing(answer, plan.digests, held)
+        return fetched.head, Passing(fetched.size, self._pieces(fetched), plan.digests, held)
 
 
 def _check_age(order: Order, plan: Plan) -> None:
@@ -673,8 +754,13 @@ def _unnamed(file: IO[bytes]) -> OpenBlob:
     return OpenBlob(os.dup(file.fileno()), file.tell())
 
 
-def _asked_anew(plan: Plan) -> Wanted:
-    return Wanted(plan.where, headers=plan.headers)
+def _asked_anew(plan: Plan, where: str) -> Wanted:
+    return Wanted(where, headers=plan.headers, scope=plan.scope)
+
+
+def _checksums(plan: Plan, head: Arrived) -> Mapping[str, str]:
+    """Those that the bytes must have, by the plan and by the answer's head."""
+    return {**({} if plan.told is None else plan.told(head)), **plan.digests}
 
 
 def content_type_of(head: Arrived, path: str) -> str:
@@ -720,18 +806,31 @@ class _Fetched:
 
     @property
     def head(self) -> Head:
-        content_type = self.plan.content_type or content_type_of(self.answer.head, self.order.path)
-        return Head(self.answer.size, content_type, told_of(self.release))
+        arrived = self.answer.head
+        content_type = self.plan.content_type or content_type_of(arrived, self.order.path)
+        return Head(self.size, content_type, told_of(self.release), _checksums(self.plan, arrived))
+
+    @property
+    def size(self) -> int | None:
+        """Of all of it in bytes, as far as that is known beforehand."""
+        if self.plan.further is not None:
+            return None
+        return self.answer.size if self.plan.size is None else self.plan.size
 
     def expected(self) -> Expected:
-        told = {} if self.plan.told is None else self.plan.told(self.answer.head)
-        return Expected({**told, **self.plan.digests}, self.answer.size if self.plan.size is None else self.plan.size)
+        return Expected(_checksums(self.plan, self.answer.head), self.size)
 
-    def accepted(self, received: Received) -> NewFile:
+    def accepted(self, session: Session, received: Received) -> list[NewFile]:
         """Raises UpstreamUnfit when the format finds that it is something else."""
         accept = self.plan.accept or self._as_it_is
-        file = accept(received, self.answer.head)
-        return replace(file, origin=self.origin(), metadata={**file.metadata, **told_of(self.release)})
+        files = [replace(accept(received, self.answer.head), origin=self.origin())]
+        if self.plan.beside is not None:
+            more = self.plan.beside(received, self.answer.head)
+            for_good = replace(self.origin(), immutable=True)
+            files += [
+                replace(each, received=own, origin=for_good) for each, own in zip(more, session.again(received, len(more)), strict=True)
+            ]
+        return [replace(each, metadata={**each.metadata, **told_of(self.release)}) for each in files]
 
     def _as_it_is(self, received: Received, head: Arrived) -> NewFile:
         return NewFile(self.order.path, received, self.head.content_type)
@@ -751,6 +850,10 @@ class _Library:
     fetches: Fetches
     snapshot: Snapshot
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.fetches.settings_of(self.snapshot)
+
     def open(self, path: str) -> OpenBlob:
         return self.fetches.bring(self.snapshot, path)
 
@@ -764,6 +867,7 @@ _LOOK = text(
     "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
     "left join arkvory_freshness f on f.artifact_id = a.id where r.id = :id and r.deleted_at is null"
 )
+_SETTINGS = text("select settings from arkvory_repositories where id = :id and deleted_at is null")
 _PRESENCE = text(
     "select r.metadata_epoch, r.authorization_epoch, r.content_epoch, r.members_epoch, exists (select 1 from arkvory_artifacts a "
     "where a.repository_id = r.id and a.path = :path) as present from arkvory_repositories r where r.id = :id and r.deleted_at is null"

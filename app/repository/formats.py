@@ -54,6 +54,8 @@ class Format:
     package_of: Callable[[str], str] | None = None
     # Groups shield the names of their hosted members.
     shields: bool = False
+    # An upstream may have names of one segment below another one (a proxy's setting of that name).
+    short_names: bool = False
 
     def address(self, repository: str) -> str:
         """The path below the server's address that clients are pointed at."""
@@ -104,6 +106,7 @@ FORMATS: Mapping[str, Format] = {
             references=True,
             hosts=True,
             package_of=_oci_package,
+            short_names=True,
         ),
         Format(
             "npm",

@@ -7,14 +7,14 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
 from app.cache.snapshots import Snapshot
-from app.errors import ArkvoryError, Blocked, IsFolder, NotFound, NotKept
+from app.errors import ArkvoryError, Blocked, IsFolder, NotFound, NotKept, UpstreamBusy, UpstreamFailed, UpstreamTimedOut
 from app.repository.dialects import Order
 from app.repository.fetching import Fetches, Head, NotStorable, Outcome
 from app.repository.reading import Answered, Ask, Coming, DocumentSource, Found, Gate, Judged, Reader, Shelf, Told, check_age
@@ -71,7 +71,7 @@ class Proxy:
     def restore(self, ask: Ask, lost: Found) -> Found:
         """The copy goes, and is fetched anew. Raises UpstreamFailed when it cannot be had."""
         self._fetches.give_up(Order(lost.snapshot, ask.path, ask.path))
-        return self._reader.find(ask)
+        return self._reader.find(replace(ask, bodiless=False))
 
     def document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str) -> Answered:
         """Of the upstream's document that is kept at `made_of`, which is looked after like any other file; empty: of rows alone."""
@@ -115,6 +115,8 @@ class Proxy:
 
     def _fetch(self, judged: Judged, ask: Ask, absent: NotFound, *, whole: bool) -> Found:
         order = _order(judged, ask)
+        if ask.bodiless and (head := self._head(judged, order)) is not None:
+            return self._coming(ask, head, _Unsent(head.size))
         if self._fetches.is_missing(order, judged.epochs):
             raise absent
         fetch = self._fetches.join(order)
@@ -129,6 +131,16 @@ class Proxy:
         if outcome is Outcome.GONE:
             raise absent
         return self._told(self._reader.find_stored(ask), _HOW[outcome])
+
+    def _head(self, judged: Judged, order: Order) -> Head | None:
+        """Null when the upstream does not answer such a question well: then it is asked for all of it."""
+        try:
+            return self._fetches.head_of(order, judged.epochs)
+        except (UpstreamBusy, UpstreamTimedOut):
+            raise
+        except UpstreamFailed as error:
+            log.info("HEAD of %s: %s", order.path, error)
+            return None
 
     def _revalidate(self, judged: Judged, ask: Ask, found: Found) -> Found:
         """Only absence and other bytes take the copy away; the next check is not put off by a failure."""
@@ -162,6 +174,8 @@ class Proxy:
     def _pass_through(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
         if whole:
             raise NotKept("this repository does not store what it fetches, and that cannot be told without storing it", retry_after=60)
+        if ask.bodiless and (only := self._head(judged, _order(judged, ask))) is not None:
+            return self._coming(ask, only, _Unsent(only.size))
         passing = self._fetches.pass_through(_order(judged, ask))
         if passing is None:
             raise NotFound(f"there is no {ask.path!r} in repository {ask.repository!r}")
@@ -171,6 +185,19 @@ class Proxy:
     def _told(self, found: Found, how: str) -> Found:
         known = found.gate.freshness
         return replace(found, told=Told(how, 0 if known is None else known.age))
+
+
+@dataclass(frozen=True)
+class _Unsent:
+    """Of bytes that nobody wants to have: how many they are."""
+
+    size: int | None
+
+    def pieces(self, start: int, stop: int | None) -> Iterator[bytes]:
+        raise UpstreamFailed("only the head of this was asked for")
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +218,6 @@ def _order(judged: Judged, ask: Ask) -> Order:
 
 
 def _provisional(ask: Ask, head: Head) -> Gate:
-    """What can be said of bytes that are coming: no digest and no date yet."""
+    """What can be said of bytes that are coming: no date yet, and of digests those that they must have."""
     now = datetime.now(UTC)
-    return Gate(ask.path, 0, "", head.size or 0, {}, head.content_type, head.metadata, now, now)
+    return Gate(ask.path, 0, "", head.size or 0, head.checksums, head.content_type, head.metadata, now, now)

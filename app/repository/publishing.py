@@ -223,6 +223,13 @@ class Session:
         self._publisher.admission.release([received.reservation.id])
         self._reservations.remove(received.reservation)
 
+    def again(self, received: Received, count: int) -> list[Received]:
+        """The same bytes for so many more paths. Raises CapacitySpent."""
+        publisher = self._publisher
+        reservations = publisher.admission.open_all(self._snapshot.id, [received.size] * count, self._target.caller.upload_key)
+        self._reservations += reservations
+        return [replace(received, reservation=each) for each in reservations]
+
     def link(self, blobs: Sequence[KnownBlob]) -> list[Linked]:
         """Room for more paths to what is here already. Raises CapacitySpent or NotFound."""
         publisher = self._publisher
@@ -637,7 +644,10 @@ _ARTIFACT_UPSERT = text(
     "insert into arkvory_artifacts (repository_id, path, blob_id, upload_id, package_id, version, content_type, "
     "metadata, created_by, withheld, candidate_at, dated_at) "
     "values (:repository, :path, :blob, :upload, :package, :version, :content_type, cast(:metadata as jsonb), :by, :withheld, "
-    "case when :part then now() end, greatest(clock_timestamp(), (select date_trunc('second', r.last_date_deleted) + interval '1 second' "
+    # A part that something refers to already, as a proxy's manifests do before their layers come, is none that cleanup looks at.
+    "case when :part and not exists (select 1 from arkvory_references f where f.repository_id = :repository and f.path = :path "
+    "and f.kind = 'part') then now() end, "
+    "greatest(clock_timestamp(), (select date_trunc('second', r.last_date_deleted) + interval '1 second' "
     "from arkvory_repositories r where r.id = :repository))) "
     "on conflict (repository_id, path) do update set blob_id = excluded.blob_id, upload_id = excluded.upload_id, "
     "package_id = excluded.package_id, version = excluded.version, content_type = excluded.content_type, "

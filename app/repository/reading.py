@@ -59,6 +59,8 @@ class Ask:
     slack: float = 0.0
     # The member of the group that is asked for it; 0: it is no group, or all of them are.
     member: int = 0
+    # Only what there is to be known of it, not its bytes: a proxy that has no copy may leave them where they are.
+    bodiless: bool = False
 
 
 # Compared by identity, so that what is made of one can be kept beside it.
@@ -153,10 +155,11 @@ class Document:
 class Draft:
     """What was read of a document. `write` makes the bytes and needs no database; when it is `long`, it runs in a thread.
 
-    `judges` are those that `write` asks what is to be left out of it: one for each proxy that it is made from.
+    `judges` are those that `write` asks what is to be left out of it: one for each proxy that it is made from. Where only the making tells
+    the headers, they come with the bytes.
     """
 
-    write: Callable[[], bytes]
+    write: Callable[[], bytes | tuple[bytes, Headers]]
     long: bool
     headers: Headers = ()
     judges: Sequence[Judge] = ()
@@ -528,8 +531,7 @@ class Reader:
         def make() -> _Made:
             draft = self._draft(connection, repository, source, having)
             held.close()
-            body = _written(draft)
-            return _Made(body, draft.headers, until_of(draft.judges))
+            return _Made(*_written(draft), until_of(draft.judges))
 
         if not content:
             return make()
@@ -732,8 +734,9 @@ class _Stored:
         return lambda: self.store.open(row.digest, row.id)
 
 
-def _written(draft: Draft) -> bytes:
-    return bytes(gevent.get_hub().threadpool.apply(draft.write)) if draft.long else draft.write()
+def _written(draft: Draft) -> tuple[bytes, Headers]:
+    made: bytes | tuple[bytes, Headers] = gevent.get_hub().threadpool.apply(draft.write) if draft.long else draft.write()
+    return (made, draft.headers) if isinstance(made, bytes) else made
 
 
 _BLOB = text(

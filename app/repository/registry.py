@@ -33,7 +33,7 @@ from config import Settings
 
 KINDS = ("hosted", "proxy", "group")
 # Formats that may have an upstream.
-PROXIED = ("raw", "maven", "npm")
+PROXIED = ("raw", "maven", "npm", "oci")
 LONGEST_TTL = 366 * 86400
 MOST_DAYS = 3660
 STATUSES = ("online", "offline", "maintenance")
@@ -41,6 +41,7 @@ MOST_QUOTA = 2**63 - 1
 MOST_PATTERNS, LONGEST_PATTERN = 100, 200
 LONGEST_HOST = 253
 TRIES = 5
+_FOLDER = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*){0,7}")
 _HOST = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 
 
@@ -339,6 +340,7 @@ def _settings_of(of: _Kind) -> Mapping[str, Callable[[str, Any], None]]:
             "mutable_ttl": _check_seconds, "miss_ttl": _check_seconds, "caching": _check_flag, "minimum_age": _check_days,
             **dict.fromkeys(("minimum_age_exceptions", "allow", "block"), _check_patterns),
         }  # fmt: skip
+        known |= {"short_names": _check_folder} if FORMATS[of.format].short_names else {}
     if FORMATS[of.format].snapshots:
         known["version_policy"] = _one_of(VERSION_POLICIES)
     if of.kind == "hosted" and FORMATS[of.format].tags is not None:
@@ -367,6 +369,11 @@ def _check_days(name: str, value: Any) -> None:
 def _check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise Invalid(f"{name} is true or false", field=f"settings.{name}")
+
+
+def _check_folder(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not _FOLDER.fullmatch(value):
+        raise Invalid(f"{name} is where names of one segment are at the upstream, such as library", field=f"settings.{name}")
 
 
 def _caches(settings: Mapping[str, Any]) -> bool:

@@ -6,14 +6,13 @@ Whatever the upstream does there is an end: to connecting, to the head, to silen
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import email.utils
 import logging
 import ssl
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -24,6 +23,7 @@ from urllib3.util import Retry, Timeout
 
 from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut, UpstreamUnfit
 from app.upstream.breaker import Line
+from app.upstream.logins import MOST_BYTES, Logins, basic, basic_of, challenges
 from app.upstream.upstream import Upstream, origin
 
 log = logging.getLogger(__name__)
@@ -39,11 +39,16 @@ _READ_ANYWAY = 64 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _ABSENT = frozenset({404, 410})
 _REFUSED = frozenset({401, 403, 407})
+# To HEAD: that it cannot be asked so.
+_UNSAID = frozenset({405, 501})
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """`path` is the encoded one, as it goes out, or a whole address. With a validator the answer may be that nothing has changed."""
+    """`path` is the encoded one, as it goes out, or a whole address. With a validator the answer may be that nothing has changed.
+
+    With a `scope` nobody logs in before the upstream wants it, and then in the way that it names (`logins.py`).
+    """
 
     path: str
     etag: str | None = None
@@ -51,6 +56,8 @@ class Wanted:
     headers: Mapping[str, str] = field(default_factory=dict)
     # A body makes it a POST, to the upstream's own origin alone.
     body: bytes | None = None
+    scope: str = ""
+    method: str = "GET"
 
     @property
     def conditional(self) -> bool:
@@ -69,8 +76,9 @@ class Arrived:
 class Answer:
     """What the upstream says: `unchanged`, `absent`, or a body of `size` bytes (null: not told), read to its end by `read`."""
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, upstream: Upstream) -> None:
+    def __init__(self, response: urllib3.BaseHTTPResponse, url: str, upstream: Upstream) -> None:
         self._response = response
+        self._url = url
         self._began = time.monotonic()
         self._patience = upstream.read_seconds
         self._taken = self._given = 0
@@ -89,6 +97,11 @@ class Answer:
         return self._response.status in _ABSENT
 
     @property
+    def unsaid(self) -> bool:
+        """HEAD got no answer that says anything."""
+        return self._response.status in _UNSAID
+
+    @property
     def size(self) -> int | None:
         return self._announced if self._decoder is None else None
 
@@ -99,7 +112,7 @@ class Answer:
     @property
     def head(self) -> Arrived:
         headers = {name.lower(): value for name, value in self._response.headers.items()}
-        return Arrived(self._response.url or "", self.content_type, headers)
+        return Arrived(self._url, self.content_type, headers)
 
     @property
     def etag(self) -> str | None:
@@ -176,9 +189,10 @@ class Answer:
 
 
 class Client:
-    """Keeps connections open between fetches, and nothing that was a secret."""
+    """Keeps connections open between fetches, and nothing that was a secret but the tokens that upstreams gave for it."""
 
     def __init__(self) -> None:
+        self._logins = Logins()
         self._managers: dict[tuple[str | None, int], urllib3.PoolManager] = {}
 
     @contextlib.contextmanager
@@ -187,21 +201,29 @@ class Client:
 
         Raises UpstreamFailed, UpstreamBusy or UpstreamTimedOut; only 404 and 410 count as absence.
         """
-        with line.connection(patient):
-            response = self._first(upstream, wanted, line)
-            try:
-                answer = _judged(response, wanted, line, upstream)
-                yield answer
-                answer.leave()
-                line.breaker.succeeded()
-            except UpstreamFailed as error:
-                if not isinstance(error, UpstreamBusy | UpstreamUnfit):
-                    line.breaker.failed()
-                raise
-            finally:
-                line.breaker.given_up()
-                # Back into the pool when it was read to its end.
-                response.close()
+        with line.connection(patient), self.more(upstream, wanted, line) as answer:
+            yield answer
+
+    @contextlib.contextmanager
+    def more(self, upstream: Upstream, wanted: Wanted, line: Line) -> Iterator[Answer]:
+        """One more answer by the connection that `get` holds, once the one before was read."""
+        response, url = self._first(upstream, wanted, line)
+        try:
+            _judge(response, wanted, line)
+            answer = Answer(response, url, upstream)
+            yield answer
+            answer.leave()
+            line.breaker.succeeded()
+        except UpstreamFailed as error:
+            if not isinstance(error, UpstreamBusy | UpstreamUnfit):
+                line.breaker.failed()
+            raise
+        finally:
+            line.breaker.given_up()
+            if wanted.method == "HEAD":
+                response.drain_conn()
+            # Back into the pool when it was read to its end.
+            response.close()
 
     def small(self, upstream: Upstream, wanted: Wanted, line: Line, most: int) -> bytes | None:
         """A small file beside one that was read to its end just now, in whose place among the connections it comes.
@@ -209,9 +231,10 @@ class Client:
         Null when there is none to be had: it is absent, refused, or has more than `most` bytes. Raises UpstreamFailed.
         """
         with _in_time(upstream):
-            response = self._follow(upstream, wanted)
+            response, url = self._follow(upstream, wanted)
             try:
-                answer = _judged(response, wanted, line, upstream)
+                _judge(response, wanted, line)
+                answer = Answer(response, url, upstream)
                 body = None if answer.absent else answer.whole(most)
                 answer.leave()
                 return body
@@ -220,29 +243,52 @@ class Client:
             finally:
                 response.close()
 
-    def _first(self, upstream: Upstream, wanted: Wanted, line: Line) -> urllib3.BaseHTTPResponse:
+    def _first(self, upstream: Upstream, wanted: Wanted, line: Line) -> tuple[urllib3.BaseHTTPResponse, str]:
         try:
             with _in_time(upstream):
                 return self._follow(upstream, wanted)
-        except UpstreamFailed:
-            line.breaker.failed()
+        except UpstreamFailed as error:
+            if not isinstance(error, UpstreamBusy | UpstreamUnfit):
+                line.breaker.failed()
             raise
         finally:
             line.breaker.given_up()
 
-    def _follow(self, upstream: Upstream, wanted: Wanted) -> urllib3.BaseHTTPResponse:
-        url, manager = _address(upstream, wanted), self._manager(upstream)
-        for _ in range(MOST_REDIRECTS + 1):
-            with _answers_in_time():
-                response = _asked(manager, upstream, wanted, url)
-            target = response.headers.get("Location")
-            if response.status not in _REDIRECTS or target is None:
-                return response
+    def _follow(self, upstream: Upstream, wanted: Wanted) -> tuple[urllib3.BaseHTTPResponse, str]:
+        """And where it came from in the end."""
+        if not wanted.scope:
+            return self._follow_as(upstream, wanted, basic(upstream))
+        login = self._logins.known(upstream, wanted.scope)
+        response, url = self._follow_as(upstream, wanted, login)
+        if response.status == 401 and origin(url) == origin(upstream.url):
+            ways = challenges(response.headers.getlist("WWW-Authenticate"))
             response.close()
-            url = _redirected(url, target)
-            if wanted.body is not None and origin(url) != origin(upstream.url):
-                raise UpstreamFailed("the upstream redirects what is sent to it to another server")
-        raise UpstreamFailed(f"the upstream redirects more than {MOST_REDIRECTS} times")
+            another = self._logins.get(upstream, wanted.scope, ways, lambda *asked: self._ask_service(upstream, *asked))
+            if another is None or another == login:
+                raise UpstreamUnfit(f"the upstream answers 401: {_REFUSAL}")
+            response, url = self._follow_as(upstream, wanted, another)
+        return response, url
+
+    def _follow_as(self, upstream: Upstream, wanted: Wanted, login: str | None) -> tuple[urllib3.BaseHTTPResponse, str]:
+        method = wanted.method if wanted.body is None else "POST"
+        request = _Request(upstream, self._manager(upstream), method, lambda url: _headers(upstream, wanted, url, login), wanted.body)
+        return request.follow(_address(upstream, wanted))
+
+    def _ask_service(self, upstream: Upstream, service: str, login: str | None) -> bytes:
+        """See `AskService`: the login goes to the service's own origin alone."""
+
+        def headers(url: str) -> dict[str, str]:
+            own = {"User-Agent": "Arkvory", "Accept": "application/json", "Accept-Encoding": "identity"}
+            return own | ({"Authorization": login} if login is not None and origin(url) == origin(service) else {})
+
+        response, _ = _Request(upstream, self._manager(upstream), "GET", headers).follow(service)
+        try:
+            with _answers_in_time():
+                body = response.read(MOST_BYTES)
+        finally:
+            response.close()
+        _judge_service(response)
+        return bytes(body)
 
     def _manager(self, upstream: Upstream) -> urllib3.PoolManager:
         if upstream.http_proxy is not None:
@@ -258,20 +304,42 @@ def _in_time(upstream: Upstream) -> gevent.Timeout:
     return gevent.Timeout(upstream.connect_seconds + upstream.read_seconds, UpstreamTimedOut("the upstream did not answer in time"))
 
 
-def _asked(manager: urllib3.PoolManager, upstream: Upstream, wanted: Wanted, url: str) -> urllib3.BaseHTTPResponse:
-    """Once more where the connection broke before an answer: it was perhaps a kept one that the upstream was just closing."""
+@dataclass(frozen=True)
+class _Request:
+    """How something is asked for: `headers` are those for an address."""
 
-    def ask() -> urllib3.BaseHTTPResponse:
-        return manager.urlopen(
-            "GET" if wanted.body is None else "POST", url, body=wanted.body, headers=_headers(upstream, wanted, url), redirect=False,
-            retries=_NO_RETRIES, preload_content=False, decode_content=False,
-            timeout=Timeout(connect=upstream.connect_seconds, read=upstream.read_seconds),
+    upstream: Upstream
+    manager: urllib3.PoolManager
+    method: str
+    headers: Callable[[str], Mapping[str, str]]
+    body: bytes | None = None
+
+    def follow(self, url: str) -> tuple[urllib3.BaseHTTPResponse, str]:
+        """The answer behind all redirects, and where it came from in the end."""
+        for _ in range(MOST_REDIRECTS + 1):
+            with _answers_in_time():
+                response = self._ask_twice(url)
+            target = response.headers.get("Location")
+            if response.status not in _REDIRECTS or target is None:
+                return response, url
+            response.close()
+            url = _redirected(url, target)
+            if self.body is not None and origin(url) != origin(self.upstream.url):
+                raise UpstreamFailed("the upstream redirects what is sent to it to another server")
+        raise UpstreamFailed(f"the upstream redirects more than {MOST_REDIRECTS} times")
+
+    def _ask_twice(self, url: str) -> urllib3.BaseHTTPResponse:
+        """Once more where the connection broke before an answer: it was perhaps a kept one that the upstream was just closing."""
+        try:
+            return self._ask(url)
+        except ProtocolError:
+            return self._ask(url)
+
+    def _ask(self, url: str) -> urllib3.BaseHTTPResponse:
+        return self.manager.urlopen(
+            self.method, url, body=self.body, headers=self.headers(url), redirect=False, retries=_NO_RETRIES, preload_content=False,
+            decode_content=False, timeout=Timeout(connect=self.upstream.connect_seconds, read=self.upstream.read_seconds),
         )  # fmt: skip
-
-    try:
-        return ask()
-    except ProtocolError:
-        return ask()
 
 
 _NO_RETRIES = Retry(total=False, redirect=False, raise_on_redirect=False)
@@ -281,7 +349,7 @@ def _through_proxy(upstream: Upstream) -> urllib3.PoolManager:
     assert upstream.http_proxy is not None
     parts = urlsplit(upstream.http_proxy)
     login = parts.netloc.rpartition("@")[0]
-    headers = {"Proxy-Authorization": _basic(unquote(login))} if login else None
+    headers = {"Proxy-Authorization": basic_of(unquote(login))} if login else None
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     return urllib3.ProxyManager(address, proxy_headers=headers, ssl_context=_tls(upstream.ca))
 
@@ -293,7 +361,7 @@ def _tls(ca: str | None) -> ssl.SSLContext:
     return context
 
 
-def _headers(upstream: Upstream, wanted: Wanted, url: str) -> dict[str, str]:
+def _headers(upstream: Upstream, wanted: Wanted, url: str, login: str | None) -> dict[str, str]:
     """Those that are for this address."""
     headers = {"User-Agent": "Arkvory", "Accept": "*/*", "Accept-Encoding": "identity", **wanted.headers}
     if wanted.etag is not None:
@@ -301,15 +369,10 @@ def _headers(upstream: Upstream, wanted: Wanted, url: str) -> dict[str, str]:
     if wanted.last_modified is not None:
         headers["If-Modified-Since"] = wanted.last_modified
     if origin(url) == origin(upstream.url):
-        if upstream.username is not None:
-            headers["Authorization"] = _basic(f"{upstream.username}:{upstream.password or ''}")
+        if login is not None:
+            headers["Authorization"] = login
         headers |= upstream.headers
     return headers
-
-
-def _basic(login: str) -> str:
-    """Of `name:password` (RFC 7617, in UTF-8)."""
-    return "Basic " + base64.b64encode(login.encode()).decode()
 
 
 def _address(upstream: Upstream, wanted: Wanted) -> str:
@@ -333,7 +396,7 @@ def _redirected(url: str, target: str) -> str:
     return found.partition("#")[0]
 
 
-def _judged(response: urllib3.BaseHTTPResponse, wanted: Wanted, line: Line, upstream: Upstream) -> Answer:
+def _judge(response: urllib3.BaseHTTPResponse, wanted: Wanted, line: Line) -> None:
     """Raises for every status that is neither a file, nor absence, nor the same as before."""
     status = response.status
     pause = _pause(response.headers, status)
@@ -342,12 +405,28 @@ def _judged(response: urllib3.BaseHTTPResponse, wanted: Wanted, line: Line, upst
     if status == 429 or (status == 503 and pause is not None):
         raise UpstreamBusy(f"the upstream answers {status}; try again shortly", max(1, round(pause or 1)))
     if status in _REFUSED:
-        raise UpstreamUnfit(f"the upstream answers {status}: it refuses the credentials that it is asked with, or wants some")
-    if status == 200 or status in _ABSENT or (status == 304 and wanted.conditional):
-        return Answer(response, upstream)
-    if wanted.body is not None and status < 500:
+        raise UpstreamUnfit(f"the upstream answers {status}: {_REFUSAL}")
+    if wanted.method == "HEAD" and status in _UNSAID:
+        return
+    if wanted.body is not None and status not in {200, *_ABSENT} and status < 500:
         raise UpstreamUnfit(f"the upstream answers {status}")
-    raise UpstreamFailed(f"the upstream answers {status}")
+    if status != 200 and status not in _ABSENT and not (status == 304 and wanted.conditional):
+        raise UpstreamFailed(f"the upstream answers {status}")
+
+
+def _judge_service(response: urllib3.BaseHTTPResponse) -> None:
+    """Of a token service: raises for what is no token."""
+    status = response.status
+    if status in {429, 503}:
+        pause = _pause(response.headers, status)
+        raise UpstreamBusy(f"the upstream's token service answers {status}; try again shortly", max(1, round(pause or 1)))
+    if status in _REFUSED:
+        raise UpstreamUnfit(f"the upstream's token service answers {status}: {_REFUSAL}")
+    if status != 200:
+        raise UpstreamFailed(f"the upstream's token service answers {status}")
+
+
+_REFUSAL = "it refuses the credentials that it is asked with, or wants some"
 
 
 def _pause(headers: Mapping[str, str], status: int) -> float | None:

@@ -13,7 +13,7 @@ from app.errors import NotFound
 from app.repository.reading import Ask
 from tests.cluster.conftest import MakeMember
 from tests.conftest import MakeCluster
-from tests.support.house import ADMIN, House, eventually
+from tests.support.house import ADMIN, House, eventually, sha256
 from tests.support.upstreams import FakeUpstream, noise
 
 BODY = noise(200_000)
@@ -40,6 +40,26 @@ def test_a_crowd_over_two_processes_is_one_request(make_cluster: MakeCluster, up
             assert sums == {hashlib.sha1(body).hexdigest()}
     assert all(each.value for each in clients)
     assert upstream.count(f"/{path}") == 1
+
+
+def test_a_crowd_wants_one_layer(make_cluster: MakeCluster, upstream: FakeUpstream) -> None:
+    """HO-X-7, HO-X-4: each gets all of it, as its digest says; the upstream sends it once."""
+    cluster = make_cluster(masters=2, workers=1)
+    body = noise(8_000_000, 3)
+    digest = f"sha256:{sha256(body)}"
+    upstream.put(f"/v2/team/app/blobs/{digest}", body, pause=0.01)
+    cluster[0].repository("there", format="oci", kind="proxy", upstream_url=upstream.url, public=True)
+    with requests.Session() as session:
+        session.trust_env = False
+        session.mount("http://", HTTPAdapter(pool_maxsize=64))
+        clients = [
+            gevent.spawn(lambda url: session.get(url, timeout=60).content == body, f"{each.url}/v2/there/team/app/blobs/{digest}")
+            for each in cluster
+            for _ in range(32)
+        ]
+        gevent.joinall(clients, timeout=90, raise_error=True)
+    assert all(each.value for each in clients)
+    assert [each.method for each in upstream.asked] == ["GET"]
 
 
 def fetch(house: House, spelling: str) -> None:

@@ -48,7 +48,7 @@ def test_a_name_that_is_no_name_is_refused(house: House, name: str) -> None:
         ({"kind": "proxy", "upstream_url": "https://u:p@there"}, "upstream_url"),
         ({"kind": "proxy", "upstream_url": "ftp://there"}, "upstream_url"),
         ({"kind": "proxy", "upstream_url": "https://there/?a=b"}, "upstream_url"),
-        ({"kind": "proxy", "upstream_url": "https://there", "format": "oci"}, "kind"),
+        ({"kind": "proxy", "upstream_url": "https://there", "settings": {"short_names": "library"}}, "settings.short_names"),
         ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"colour": "red"}}, "upstream.colour"),
         ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"password": "p"}}, "upstream.username"),
         ({"kind": "proxy", "upstream_url": "https://there", "upstream": {"headers": {"Host": "x"}}}, "upstream.headers"),

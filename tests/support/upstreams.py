@@ -37,6 +37,11 @@ class Rule:
     endless: bool = False
     # The body waits for it.
     gate: Any = None
+    # What a request without `auth` is told; and the one method that the rule is for.
+    challenge: str = 'Basic realm="up"'
+    method: str | None = None
+    # Only requests whose `Accept` has this in it.
+    accept: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class FakeUpstream:
         if etag is not None:
             fields["headers"] = {**fields.get("headers", {}), "ETag": etag}
         rule = Rule(body, **fields)
-        if rule.times is None:
+        if rule.times is None and rule.method is None:
             self.rules[path] = [rule]
         else:
             self.rules.setdefault(path, []).insert(0, rule)
@@ -96,8 +101,8 @@ class FakeUpstream:
     def forget(self, path: str) -> None:
         self.rules.pop(path, None)
 
-    def count(self, path: str) -> int:
-        return sum(1 for each in self.asked if each.target == path)
+    def count(self, path: str, method: str | None = None) -> int:
+        return sum(1 for each in self.asked if each.target == path and method in (None, each.method))
 
     def _serve(self, client: Any, _address: Any) -> None:
         self.connections += 1
@@ -108,8 +113,10 @@ class FakeUpstream:
                 if not self._answer(client, asked):
                     return
 
-    def _rule(self, target: str) -> Rule:
-        for rule in self.rules.get(target, ()):
+    def _rule(self, asked: Asked) -> Rule:
+        for rule in self.rules.get(asked.target, ()):
+            if rule.method not in (None, asked.method) or rule.accept not in asked.headers.get("accept", ""):
+                continue
             if rule.times is None:
                 return rule
             if rule.times > 0:
@@ -119,11 +126,11 @@ class FakeUpstream:
 
     def _answer(self, client: Any, asked: Asked) -> bool:
         """Whether the connection may go on."""
-        rule = self._rule(asked.target)
+        rule = self._rule(asked)
         gevent.sleep(rule.delay)
         status, body, headers = rule.status, rule.body, dict(rule.headers)
         if rule.auth is not None and asked.headers.get("authorization") != rule.auth:
-            status, body, headers = 401, b"", {"WWW-Authenticate": 'Basic realm="up"'}
+            status, body, headers = 401, b"", {"WWW-Authenticate": rule.challenge}
         elif status == 200 and "ETag" in headers and asked.headers.get("if-none-match") == headers["ETag"]:
             status, body = 304, b""
         if rule.chunked:

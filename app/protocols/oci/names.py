@@ -3,6 +3,8 @@
     {image}/manifests/{digest}    a manifest's bytes
     {image}/manifests/{tag}       the same bytes, under a name that moves
     {image}/blobs/{digest}        a layer, a configuration: a part of the manifests that name it
+    {image}/tags/list             in a proxy: what the upstream says of its tags
+    {image}/referrers/{digest}    in a proxy: what the upstream says of referrers
 
 An image's own name covers all of it, so rules by path prefix are rules by image.
 """
@@ -21,7 +23,7 @@ _DIGEST = re.compile(r"(sha256):([0-9a-f]{64})|(sha512):([0-9a-f]{128})")
 ALGORITHMS = ("sha256", "sha512")
 # Leaves room for the rest of a path, whose limit is 1,024 bytes.
 LONGEST_IMAGE = 512
-MANIFESTS, BLOBS = "manifests", "blobs"
+MANIFESTS, BLOBS, TAGS, REFERRERS = "manifests", "blobs", "tags", "referrers"
 
 
 class BadName(Invalid):
@@ -60,9 +62,14 @@ def check_image(image: str) -> str:
 
 def check_tag(tag: str) -> str:
     """Raises BadName."""
-    if not _TAG.fullmatch(tag):
+    if not is_tag(tag):
         raise BadName("a tag has 1 to 128 letters, digits, and (not at its beginning) . and -")
     return tag
+
+
+def is_tag(text: str) -> bool:
+    """Whether it can be one."""
+    return _TAG.fullmatch(text) is not None
 
 
 def parse_digest(text: str) -> Digest:
@@ -86,6 +93,14 @@ def manifest_path(image: str, reference: str) -> str:
 
 def blob_path(image: str, digest: Digest | str) -> str:
     return f"{image}/{BLOBS}/{digest}"
+
+
+def tags_path(image: str) -> str:
+    return f"{image}/{TAGS}/list"
+
+
+def referrers_path(image: str, digest: str) -> str:
+    return f"{image}/{REFERRERS}/{digest}"
 
 
 def reference_of(path: str) -> str:

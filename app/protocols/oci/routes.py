@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from flask import Blueprint, Response, request
+from sqlalchemy import Connection
 
 from app.access.identity import Caller
+from app.cache.snapshots import Snapshot
 from app.errors import Invalid, NotAllowedHere, NotFound, TooLarge, Unauthenticated
 from app.http.bodies import body_filler, body_size, read_small
 from app.http.hosts import mapped_repository
 from app.http.identity import log_fact
 from app.http.parts import parts
 from app.http.preconditions import conditions
-from app.http.reads import Asked, Description, DocumentRead, FileRead, Read, Reads, asked_now
+from app.http.reads import Asked, Description, DocumentRead, FileRead, Loaded, Read, Reads, asked_now
 from app.protocols.oci import scopes, tokens
 from app.protocols.oci.documents import ReferrerList, TagList, next_link
 from app.protocols.oci.errors import VERSION, received_range, refusal, register
 from app.protocols.oci.manifests import MOST_BYTES
 from app.protocols.oci.names import (
+    ALGORITHMS,
     Digest,
     blob_path,
     check_image,
@@ -28,6 +33,8 @@ from app.protocols.oci.names import (
     manifest_path,
     parse_digest,
     reference_of,
+    referrers_path,
+    tags_path,
 )
 from app.protocols.oci.scopes import FORMAT
 from app.protocols.oci.uploads import (
@@ -44,7 +51,8 @@ from app.protocols.oci.uploads import (
     take_chunk,
 )
 from app.repository.publishing import KnownBlob, NewFile, Target
-from app.repository.reading import Document, Gate
+from app.repository.reading import Ask, Document, Gate, Reader
+from app.storage import OpenBlob
 from app.upload.sessions import Address
 
 blueprint = Blueprint(FORMAT, __name__, url_prefix="/v2")
@@ -85,20 +93,25 @@ def post_token() -> Response:
 @reads.get(f"{_IMAGE}/manifests/<segment:reference>")
 def manifest(asked: Asked, repository: str, image: str, reference: str) -> Read:
     """A manifest by tag or digest, as it was pushed."""
-    path = manifest_path(check_image(image), str(parse_digest(reference)) if is_digest(reference) else reference)
-    return FileRead(path, _manifest)
+    if is_digest(reference):
+        return FileRead(manifest_path(check_image(image), str(parse_digest(reference))), _manifest, told_by_head=True)
+    # What a tag means is wanted again when the upstream is away: a proxy fetches the manifest too.
+    return FileRead(manifest_path(check_image(image), reference), _manifest)
 
 
 @reads.get(f"{_IMAGE}/blobs/<segment:digest>")
 def blob(asked: Asked, repository: str, image: str, digest: str) -> Read:
     """A blob of an image. Whoever asks whether it is there may push a manifest that names it."""
-    return FileRead(blob_path(check_image(image), parse_digest(digest)), _blob, renews=True)
+    return FileRead(blob_path(check_image(image), parse_digest(digest)), _blob, renews=True, told_by_head=True)
 
 
 def _manifest(gate: Gate) -> Description:
     reference = reference_of(gate.path)
-    digest = reference if is_digest(reference) else gate.metadata[DIGEST]
-    return Description(gate.digest, gate.content_type, _FRESH | VERSION | {"Docker-Content-Digest": digest}, gate.updated_at)
+    # Of a tag that a proxy hands on without storing it: what the upstream says.
+    told = next((f"{name}:{encoded}" for name, encoded in gate.checksums.items() if name in ALGORITHMS), "")
+    digest = reference if is_digest(reference) else gate.metadata.get(DIGEST, told)
+    headers = {"Docker-Content-Digest": digest} if digest else {}
+    return Description(gate.digest, gate.content_type, _FRESH | VERSION | headers, gate.updated_at)
 
 
 def _blob(gate: Gate) -> Description:
@@ -112,14 +125,33 @@ def _blob(gate: Gate) -> Description:
 @reads.get(f"{_IMAGE}/tags/list")
 def tags(asked: Asked, repository: str, image: str) -> Read:
     name = scopes.shown_name(asked.environ, f"{repository}/{image}")
-    return DocumentRead(check_image(image), TagList(image, name, _limit(asked), asked.argument("last") or ""), _document)
+    wanted = TagList(check_image(image), name, _limit(asked), asked.argument("last") or "")
+    return DocumentRead(image, wanted, _document, made_of=tags_path(image))
 
 
 @reads.get(f"{_IMAGE}/referrers/<segment:digest>")
 def referrers(asked: Asked, repository: str, image: str, digest: str) -> Read:
     name, kind = scopes.shown_name(asked.environ, f"{repository}/{image}"), asked.argument("artifactType") or ""
     wanted = ReferrerList(image, name, str(parse_digest(digest)), kind, asked.argument("last") or "")
-    return DocumentRead(check_image(image), wanted, _document)
+    return ReferrersRead(check_image(image), wanted, _document, made_of=referrers_path(image, wanted.digest))
+
+
+@dataclass(frozen=True, slots=True)
+class ReferrersRead(DocumentRead):
+    """Where the upstream of a proxy has no list, nothing refers to it: that is an empty list, not none."""
+
+    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
+        try:
+            return DocumentRead.load(self, reader, ask, environ)
+        except NotFound:
+            return Loaded(reader.passing_document(ask, self.source, _Empty()), None)
+
+
+class _Empty:
+    """See `Shelf`."""
+
+    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], OpenBlob]:
+        raise NotFound(f"there is no {path!r} in repository {snapshot.name!r}")
 
 
 def _document(made: Document) -> Description:
@@ -351,7 +383,6 @@ def _address(below: str) -> str:
 
 def _json(document: object) -> Response:
     return Response(json.dumps(document), 200, VERSION | {"Cache-Control": "no-store"}, content_type="application/json")
-
 
 
 __all__ = ["blueprint", "reads", "register"]

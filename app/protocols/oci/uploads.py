@@ -18,7 +18,7 @@ from app.protocols.oci.manifests import Manifest
 from app.protocols.oci.names import ALGORITHMS, BadDigest, Digest, blob_path, is_digest, manifest_path, parse_digest
 from app.repository.publishing import Conditions, NewFile, Package, Session
 from app.repository.references import SAME, Reference
-from app.upload.receiving import Expected, Fill, Receiver
+from app.upload.receiving import Expected, Fill, Received, Receiver
 from app.upload.sessions import Address
 
 BLOB_TYPE = "application/octet-stream"
@@ -112,38 +112,45 @@ class Pushed:
 
 def store_manifest(session: Session, push: ManifestPush, conditions: Conditions) -> Pushed:
     """Raises BadManifest, BadDigest, DigestMismatch, MissingParts, and what receiving and publishing raise."""
-    manifest = _parsed(push)
+    manifest = parsed(push.image, push.body, push.content_type)
     digest = parse_digest(push.reference) if is_digest(push.reference) else Digest("sha256", hashlib.sha256(push.body).hexdigest())
     tags = [*([] if is_digest(push.reference) else [push.reference]), *push.tags]
     received = session.store_for(push.body, 1 + len(tags), {digest.algorithm: digest.encoded})
-    package, path = Package(push.image, push.image), manifest_path(push.image, str(digest))
-    details = {DETAILS: manifest.details} if manifest.details else {}
-    whole = NewFile(path, received[0], manifest.media_type, details, package=package, references=manifest.references)
-    named = [
-        NewFile(
-            manifest_path(push.image, tag), each, manifest.media_type, {DIGEST: str(digest)}, tag, package, (Reference(path, SAME),)
-        )
-        for tag, each in zip(tags, received[1:], strict=True)
-    ]
+    whole = manifest_file(push.image, digest, manifest, received[0])
+    named = [tag_file(push.image, tag, digest, manifest.media_type, each) for tag, each in zip(tags, received[1:], strict=True)]
     # Conditions speak of what the request names, which comes first.
     session.publish([whole, *named] if is_digest(push.reference) else [*named, whole], conditions)
     return Pushed(digest, manifest)
 
 
-def _parsed(push: ManifestPush) -> Manifest:
-    """A long one is read in a thread."""
-    if len(push.body) < manifests.LONG:
-        return manifests.parse(push.image, push.body, push.content_type)
-    outcome: Manifest | Invalid = gevent.get_hub().threadpool.apply(_parsed_or_refused, (push,))
+def manifest_file(image: str, digest: Digest, manifest: Manifest, received: Received) -> NewFile:
+    """A manifest by its digest."""
+    details = {DETAILS: manifest.details} if manifest.details else {}
+    path, package = manifest_path(image, str(digest)), Package(image, image)
+    return NewFile(path, received, manifest.media_type, details, package=package, references=manifest.references)
+
+
+def tag_file(image: str, tag: str, digest: Digest, media_type: str, received: Received) -> NewFile:
+    """The same bytes under a name."""
+    path, package = manifest_path(image, tag), Package(image, image)
+    whole = Reference(manifest_path(image, str(digest)), SAME)
+    return NewFile(path, received, media_type, {DIGEST: str(digest)}, tag, package, (whole,))
+
+
+def parsed(image: str, body: bytes, content_type: str) -> Manifest:
+    """A long one is read in a thread. Raises as `manifests.parse`."""
+    if len(body) < manifests.LONG:
+        return manifests.parse(image, body, content_type)
+    outcome: Manifest | Invalid = gevent.get_hub().threadpool.apply(_parsed_or_refused, (image, body, content_type))
     if isinstance(outcome, Invalid):
         raise outcome
     return outcome
 
 
-def _parsed_or_refused(push: ManifestPush) -> Manifest | Invalid:
+def _parsed_or_refused(image: str, body: bytes, content_type: str) -> Manifest | Invalid:
     """What is wrong, returned: gevent's threads print what is raised in them."""
     try:
-        return manifests.parse(push.image, push.body, push.content_type)
+        return manifests.parse(image, body, content_type)
     except Invalid as error:
         return error
 
