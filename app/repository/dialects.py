@@ -13,7 +13,7 @@ from typing import Protocol
 
 from app.cache.snapshots import Snapshot
 from app.repository.publishing import NewFile
-from app.storage import OpenBlob
+from app.repository.reading import Brought
 from app.upload.receiving import Received
 from app.upstream.client import Arrived
 
@@ -33,12 +33,16 @@ Remake = Callable[[Path, Callable[[bytes], object]], None]
 # What arrived, and the head that it came with, as the artifact it is to be. Raises UpstreamUnfit when it is not what was asked for.
 Accept = Callable[[Received, Arrived], NewFile]
 
+# Made here of other paths, where the upstream has no such file: gets what keeps bytes. Raises NotFound and UpstreamFailed.
+Instead = Callable[[Callable[[bytes], Received]], NewFile]
+
 
 @dataclass(frozen=True)
 class Plan:
     """What is to be asked for a path.
 
     `where` is encoded, below the upstream's address, or a whole address: of another origin it is asked without credentials.
+    `or_else` are asked in turn where that one is absent.
     `content_type`: what its bytes are called, whatever the upstream says. `checksums`: those that are kept of it, however long it is.
     `digests` (hex by algorithm) and `size` (bytes) are those that the bytes must have, as far as they are known beforehand; `told` are
     those that the answer's head adds. `whole`: nothing of it is handed on before it was accepted. `lasting`: a copy is never compared
@@ -48,6 +52,7 @@ class Plan:
     """
 
     where: str
+    or_else: Sequence[str] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     size: int | None = None
@@ -62,12 +67,13 @@ class Plan:
     remade: Remake | None = None
     told: Callable[[Arrived], Mapping[str, str]] | None = None
     accept: Accept | None = None
+    instead: Instead | None = None
 
 
 class Library(Protocol):
     """What a plan may look up: other paths of the same proxy, fetched or compared first where they are due."""
 
-    def open(self, path: str) -> OpenBlob:
+    def open(self, path: str) -> Brought:
         """The bytes; close them. Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either."""
 
     def peek(self, where: str, most: int) -> bytes | None:

@@ -237,6 +237,8 @@ class Client:
                 response = _asked(manager, upstream, wanted, url)
             target = response.headers.get("Location")
             if response.status not in _REDIRECTS or target is None:
+                # It only knows the path.
+                response.url = url
                 return response
             response.close()
             url = _redirected(url, target)

@@ -37,6 +37,8 @@ class Rule:
     endless: bool = False
     # The body waits for it.
     gate: Any = None
+    # Answers only who accepts this.
+    accept: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,13 @@ class FakeUpstream:
         self._server.stop(timeout=0.1)
 
     def put(self, path: str, body: bytes = b"", *, etag: str | None = None, **fields: Any) -> Rule:
-        """From now on; a rule with `times` stands before the former ones."""
+        """From now on; a rule with `times` stands before the former ones, one with another `accept` beside them."""
         if etag is not None:
             fields["headers"] = {**fields.get("headers", {}), "ETag": etag}
         rule = Rule(body, **fields)
         if rule.times is None:
-            self.rules[path] = [rule]
+            others = [each for each in self.rules.get(path, ()) if each.accept != rule.accept]
+            self.rules[path] = sorted([rule, *others], key=lambda each: -len(each.accept))
         else:
             self.rules.setdefault(path, []).insert(0, rule)
         return rule
@@ -108,8 +111,10 @@ class FakeUpstream:
                 if not self._answer(client, asked):
                     return
 
-    def _rule(self, target: str) -> Rule:
-        for rule in self.rules.get(target, ()):
+    def _rule(self, asked: Asked) -> Rule:
+        for rule in self.rules.get(asked.target, ()):
+            if rule.accept not in asked.headers.get("accept", ""):
+                continue
             if rule.times is None:
                 return rule
             if rule.times > 0:
@@ -119,7 +124,7 @@ class FakeUpstream:
 
     def _answer(self, client: Any, asked: Asked) -> bool:
         """Whether the connection may go on."""
-        rule = self._rule(asked.target)
+        rule = self._rule(asked)
         gevent.sleep(rule.delay)
         status, body, headers = rule.status, rule.body, dict(rule.headers)
         if rule.auth is not None and asked.headers.get("authorization") != rule.auth:
@@ -159,7 +164,7 @@ def _read(lines: Any) -> Asked | None:
     if len(first) < 3:
         return None
     headers: dict[str, str] = {}
-    while (line := lines.readline().decode("latin-1").rstrip("\r\n")):
+    while line := lines.readline().decode("latin-1").rstrip("\r\n"):
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     return Asked(first[0], first[1], headers, lines.read(int(headers.get("content-length", 0))))
