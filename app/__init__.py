@@ -29,6 +29,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     from app.protocols.oci import routes as oci
     from app.protocols.oci.upstream import Registry
     from app.protocols.pypi import routes as pypi
+    from app.protocols.pypi.upstream import PythonIndexes
     from app.protocols.raw import routes as raw
     from config import Settings as Configuration
 
@@ -36,7 +37,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     paths.route_on_raw_paths(app)
     house = build_parts(settings or Configuration.from_environment())
     app.extensions["arkvory"] = house
-    house.fetches.dialects["maven"] = MavenUpstreams()
+    house.fetches.dialects |= {"maven": MavenUpstreams(), "pypi": PythonIndexes()}
     errors.register(app)
     counts = metrics.register(app, house)
     app.register_blueprint(health.blueprint)

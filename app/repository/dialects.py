@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from app.cache.snapshots import Snapshot
 from app.repository.publishing import NewFile
-from app.storage import OpenBlob
+from app.repository.reading import Brought
 from app.upload.receiving import Received
 from app.upstream.client import Arrived
 
@@ -32,6 +32,9 @@ class Order:
 Remake = Callable[[Path, Callable[[bytes], object]], None]
 # What arrived, and the head that it came with, as the artifact it is to be. Raises UpstreamUnfit when it is not what was asked for.
 Accept = Callable[[Received, Arrived], NewFile]
+
+# Made here of other paths, where the upstream has no such file: gets what keeps bytes. Raises NotFound and UpstreamFailed.
+Instead = Callable[[Callable[[bytes], Received]], NewFile]
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Plan:
     further: Callable[[Arrived], str | None] | None = None
     at_most: int | None = None
     scope: str = ""
+    instead: Instead | None = None
 
 
 class Library(Protocol):
@@ -80,7 +84,7 @@ class Library(Protocol):
     @property
     def settings(self) -> Mapping[str, Any]: ...
 
-    def open(self, path: str) -> OpenBlob:
+    def open(self, path: str) -> Brought:
         """The bytes; close them. Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either."""
 
     def peek(self, where: str, most: int) -> bytes | None:

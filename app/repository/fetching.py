@@ -60,6 +60,7 @@ from app.repository.formats import is_lasting
 from app.repository.names import is_content_type
 from app.repository.publishing import Conditions, NewFile, Publisher, Session, Standing, Target
 from app.repository.quarantine import reason_to_hold
+from app.repository.reading import ADDRESS, Brought, brought
 from app.repository.withholding import Release, release_of, restrictions_of, told_of
 from app.repository.writable import settings_for_writing
 from app.storage import OpenBlob
@@ -113,6 +114,8 @@ class Head:
     content_type: str
     # What the copy's metadata will say of its age.
     metadata: Mapping[str, Any]
+    # Where they come from in the end.
+    address: str = ""
     # Digests (hex by algorithm) that they must have, as far as they are known.
     checksums: Mapping[str, str] = field(default_factory=dict)
 
@@ -134,6 +137,7 @@ class Copy:
     upload_id: Any
     blob_id: int
     digest: str
+    address: str | None
     freshness: Freshness | None
     published: Release | None
 
@@ -379,6 +383,11 @@ class Fetches:
         # It may wait for another fetch: nothing is held meanwhile.
         plan = self._plan(order)
         _check_age(order, plan)
+        outcome = self._ask(fetch, plan)
+        return self._make(order, plan) if outcome is Outcome.GONE and plan.instead is not None else outcome
+
+    def _ask(self, fetch: Fetch, plan: Plan) -> Outcome:
+        order = fetch.order
         with self._alone(order), self._place():
             found = self.look(order)
             copy = found.copy
@@ -390,16 +399,16 @@ class Fetches:
                 if fetched.answer.unchanged:
                     return self._move(fetched)
                 if fetched.answer.absent:
-                    return self._drop(order, found)
+                    return self._drop(order, plan, found)
                 return self._put_off(fetched) if fetched.comes_too_early else self._store(fetch, fetched)
 
     @contextlib.contextmanager
     def _asked(self, order: Order, plan: Plan, found: Known, *, patient: bool = True, anew: bool = False) -> Iterator[_Fetched]:
-        """The upstream's answer, from the next place that the plan names where the one before is absent; `anew`: whatever the copy is."""
-        for where in (plan.where, *plan.or_else):
-            wanted = _asked_anew(plan, where) if anew else self._wanted(order, replace(plan, where=where), found)
+        """The first answer that is not absence, else the last; `anew`: whatever the copy is."""
+        ways = _asked_anew(plan) if anew else self._ways(order, plan, found)
+        for wanted in ways:
             with self._client.get(found.upstream, wanted, self._line(order, found), patient=patient) as answer:
-                if not answer.absent or where == (plan.where, *plan.or_else)[-1]:
+                if not answer.absent or wanted is ways[-1]:
                     yield _Fetched(order, plan, found, answer, wanted)
                     return
 
@@ -408,7 +417,7 @@ class Fetches:
         known = copy.freshness
         if plan.same is None or known is None or known.source != found.upstream.url or known.spelling != plan.where:
             return False
-        wanted = replace(_asked_anew(plan, plan.where), method="HEAD")
+        wanted = replace(_asked_anew(plan)[0], method="HEAD")
         with self._client.get(found.upstream, wanted, self._line(order, found), patient=False) as answer:
             same = not answer.absent and not answer.unsaid and plan.same(answer.head, copy.digest)
         if same:
@@ -427,12 +436,12 @@ class Fetches:
         _check_age(order, plan)
         if found.reason is not None:
             raise Quarantined(f"{order.path!r} is held in quarantine: {found.reason}")
-        wanted = replace(_asked_anew(plan, plan.where), method="HEAD")
+        wanted = replace(_asked_anew(plan)[0], method="HEAD")
         with self._place(), self._client.get(found.upstream, wanted, self._line(order, found)) as answer:
             fetched = _Fetched(order, plan, found, answer, wanted)
             if not (answer.absent or answer.unsaid or plan.ageless):
                 restrictions_of(order.snapshot).require_time(fetched.told)
-        if answer.absent and self._drop(order, found) is Outcome.GONE:
+        if answer.absent and self._drop(order, plan, found) is Outcome.GONE:
             raise absent
         return None if answer.absent or answer.unsaid else fetched.head
 
@@ -450,17 +459,18 @@ class Fetches:
             return Plan(order.spelling, lasting=is_lasting(order.snapshot.format, order.path))
         return dialect.plan(_Library(self, order.snapshot), order)
 
-    def _wanted(self, order: Order, plan: Plan, found: Known) -> Wanted:
-        """With the validators of the copy, where it came from the same address; of a path alone, by the spelling that it came by."""
+    def _ways(self, order: Order, plan: Plan, found: Known) -> list[Wanted]:
+        """With the validators of the copy where it came from the same address, which goes first; of a path alone, by that spelling."""
         known = None if found.copy is None else found.copy.freshness
         if known is None or known.source != found.upstream.url:
-            return _asked_anew(plan, plan.where)
-        where = plan.where if order.snapshot.format in self.dialects else known.spelling
-        if where != known.spelling:
-            return _asked_anew(plan, where)
-        return Wanted(where, known.etag, known.last_modified, plan.headers, scope=plan.scope)
+            return _asked_anew(plan)
+        again = Wanted(known.spelling, known.etag, known.last_modified, plan.headers, scope=plan.scope)
+        if order.snapshot.format not in self.dialects:
+            return [again]
+        ways = [again if each.path == again.path else each for each in _asked_anew(plan)]
+        return sorted(ways, key=lambda each: each is not again)
 
-    def bring(self, snapshot: Snapshot, path: str) -> OpenBlob:
+    def bring(self, snapshot: Snapshot, path: str) -> Brought:
         """What is stored at a path of a proxy, fetched or compared first where that is due; what is not to be stored comes as it is.
 
         Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either.
@@ -484,7 +494,7 @@ class Fetches:
             raise Quarantined(f"{path!r} is held in quarantine: {found.reason}")
         if found.copy is None:
             raise failure or Unavailable(f"{path!r} was deleted meanwhile; try again", retry_after=1)
-        return self._deposits.store.open(found.copy.digest, found.copy.blob_id)
+        return brought(self._deposits.store.open(found.copy.digest, found.copy.blob_id), found.copy.address)
 
     def peek(self, snapshot: Snapshot, where: str, most: int) -> bytes | None:
         """See `dialects.Library`."""
@@ -492,20 +502,20 @@ class Fetches:
         found = self.look(order)
         return self._client.small(found.upstream, Wanted(where), self._line(order, found), most)
 
-    def taken(self, order: Order, absent: NotFound) -> OpenBlob:
+    def taken(self, order: Order, absent: NotFound) -> Brought:
         """All of an answer that is not stored, as it would be kept, in a file without a name. Raises `absent`, UpstreamFailed, TooLarge."""
         plan = self._plan(order)
         passing = self._pass_on(order, plan)
         if passing is None:
             raise absent
-        _, coming = passing
+        head, coming = passing
         with contextlib.closing(coming), tempfile.NamedTemporaryFile() as file:
             for piece in coming.pieces(0, None):
                 file.write(piece)
                 if file.tell() > MOST_TAKEN:
                     raise TooLarge(f"the upstream's {order.path!r} has more than {MOST_TAKEN} bytes, and is not to be stored")
             file.flush()
-            return _unnamed(file.file) if plan.remade is None else _remade(plan.remade, Path(file.name))
+            return brought(_unnamed(file.file) if plan.remade is None else _remade(plan.remade, Path(file.name)), head.address)
 
     def _is_fresh(self, known: Freshness, fetch: Fetch) -> bool:
         """Another one has asked the upstream since: in this process or another, before we had our turn."""
@@ -521,8 +531,9 @@ class Fetches:
                 raise NotFound(f"repository {order.snapshot.name!r} was deleted meanwhile")
             where = upstream.read(connection, self._secrets, repository_id)
             reason = reason_to_hold(connection, order.snapshot, order.path, UPSTREAM)
+        metadata = row.metadata or {}
         copy = None if row.upload_id is None else Copy(
-            row.upload_id, row.blob_id, row.digest, freshness_of(row), release_of(order.path, row.metadata)
+            row.upload_id, row.blob_id, row.digest, metadata.get(ADDRESS), freshness_of(row), release_of(order.path, metadata)
         )  # fmt: skip
         return Known(row.settings, where, row.read_only, copy, reason)
 
@@ -575,11 +586,11 @@ class Fetches:
         with self._database.write() as connection:
             freshness.move(connection, order.snapshot.id, order.path, copy.upload_id, origin)
 
-    def _drop(self, order: Order, found: Known) -> Outcome:
+    def _drop(self, order: Order, plan: Plan, found: Known) -> Outcome:
         """Gone: the copy goes, and a miss is remembered, unless the path was stored since the fetch began."""
         if found.copy is not None:
             self._editor.drop_copy(order.snapshot, order.path, found.copy.upload_id)
-        lifetime = ttl_of(found.settings, "miss_ttl", MISS_TTL)
+        lifetime = 0 if plan.instead is not None else ttl_of(found.settings, "miss_ttl", MISS_TTL)
         with self._database.read() as connection:
             row = connection.execute(_PRESENCE, {"id": order.snapshot.id, "path": order.path}).first()
         if row is None:
@@ -636,6 +647,20 @@ class Fetches:
             self._leave_alone(fetched.order)
             raise NotStorable from error
 
+    def _make(self, order: Order, plan: Plan) -> Outcome:
+        """What stands in for a file that the upstream has not. Raises NotStorable where it is not to be stored."""
+        assert plan.instead is not None
+        found = self.look(order)
+        if found.read_only:
+            raise NotStorable
+        with Session(self._deposits, _target(order.snapshot), order.snapshot, contextlib.ExitStack()) as session:
+            ttl = ttl_of(found.settings, "mutable_ttl", MUTABLE_TTL)
+            origin = Origin(found.upstream.url, plan.where, None, None, plan.lasting, ttl)
+            file = plan.instead(session.store)
+            release = Release(order.path, plan.published_at or datetime.now(UTC), plan.name, plan.version)
+            session.publish([replace(file, origin=origin, metadata={**file.metadata, **told_of(release)})])
+        return Outcome.STORED
+
     def _receive(self, session: Session, fetch: Fetch, fetched: _Fetched) -> Received:
         """The whole body, handed on as it comes where nothing stands against it. Raises NotStorable when there is no room."""
         order, found, answer = fetched.order, fetched.found, fetched.answer
@@ -686,7 +711,7 @@ class Fetches:
                 return
             if number > MOST_PAGES:
                 raise UpstreamUnfit(f"the upstream's {fetched.order.path!r} has more than {MOST_PAGES} pages")
-            with self._client.more(found.upstream, _asked_anew(plan, where), self._line(fetched.order, found)) as answer:
+            with self._client.more(found.upstream, _page(plan, where), self._line(fetched.order, found)) as answer:
                 if answer.absent:
                     raise UpstreamUnfit(f"the upstream's {fetched.order.path!r} leads to a page that is not there")
                 yield answer
@@ -754,7 +779,11 @@ def _unnamed(file: IO[bytes]) -> OpenBlob:
     return OpenBlob(os.dup(file.fileno()), file.tell())
 
 
-def _asked_anew(plan: Plan, where: str) -> Wanted:
+def _asked_anew(plan: Plan) -> list[Wanted]:
+    return [_page(plan, where) for where in (plan.where, *plan.or_else)]
+
+
+def _page(plan: Plan, where: str) -> Wanted:
     return Wanted(where, headers=plan.headers, scope=plan.scope)
 
 
@@ -808,7 +837,7 @@ class _Fetched:
     def head(self) -> Head:
         arrived = self.answer.head
         content_type = self.plan.content_type or content_type_of(arrived, self.order.path)
-        return Head(self.size, content_type, told_of(self.release), _checksums(self.plan, arrived))
+        return Head(self.size, content_type, told_of(self.release), arrived.url, _checksums(self.plan, arrived))
 
     @property
     def size(self) -> int | None:
@@ -854,7 +883,7 @@ class _Library:
     def settings(self) -> Mapping[str, Any]:
         return self.fetches.settings_of(self.snapshot)
 
-    def open(self, path: str) -> OpenBlob:
+    def open(self, path: str) -> Brought:
         return self.fetches.bring(self.snapshot, path)
 
     def peek(self, where: str, most: int) -> bytes | None:

@@ -17,9 +17,8 @@ from app.cache.snapshots import Snapshot
 from app.errors import ArkvoryError, Blocked, IsFolder, NotFound, NotKept, UpstreamBusy, UpstreamFailed, UpstreamTimedOut
 from app.repository.dialects import Order
 from app.repository.fetching import Fetches, Head, NotStorable, Outcome
-from app.repository.reading import Answered, Ask, Coming, DocumentSource, Found, Gate, Judged, Reader, Shelf, Told, check_age
+from app.repository.reading import Answered, Ask, Brought, Coming, DocumentSource, Found, Gate, Judged, Reader, Shelf, Told, check_age
 from app.repository.withholding import require_path
-from app.storage import OpenBlob
 
 log = logging.getLogger(__name__)
 
@@ -205,12 +204,12 @@ class _Passed:
     """A shelf with the one document that was just taken, for as long as it is open."""
 
     path: str
-    blob: OpenBlob
+    blob: Brought
 
-    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], OpenBlob]:
+    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], Brought]:
         if path != self.path:
             raise NotFound(f"there is no {path!r} in repository {snapshot.name!r}")
-        return lambda: OpenBlob(os.dup(self.blob.fd), self.blob.size)
+        return lambda: Brought(os.dup(self.blob.fd), self.blob.size, self.blob.address)
 
 
 def _order(judged: Judged, ask: Ask) -> Order:

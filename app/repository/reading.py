@@ -224,10 +224,21 @@ class Merged(abc.ABC):
         return found
 
 
+# Key of a copy's metadata, where its format keeps it: see `Brought`.
+ADDRESS = "address"
+
+
+@dataclass
+class Brought(OpenBlob):
+    """Bytes that a proxy has of its upstream. `address` is where they came from in the end, empty where nobody kept it."""
+
+    address: str = ""
+
+
 class Shelf(Protocol):
     """Stored bytes that a document is made of: what a proxy has of its upstream's own documents."""
 
-    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], OpenBlob]:
+    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], Brought]:
         """What is stored there now; call it without the connection, and close what it gives. Raises NotFound."""
 
 
@@ -727,11 +738,16 @@ class _Stored:
 
     store: BlobStore
 
-    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], OpenBlob]:
+    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], Brought]:
         row = connection.execute(_BLOB, {"id": snapshot.id, "path": path}).first()
         if row is None:
             raise NotFound(f"there is no {path!r} in repository {snapshot.name!r}")
-        return lambda: self.store.open(row.digest, row.id)
+        return lambda: brought(self.store.open(row.digest, row.id), row.address)
+
+
+def brought(blob: OpenBlob, address: str | None) -> Brought:
+    """The same bytes, with what is known of where they came from."""
+    return Brought(blob.fd, blob.size, address or "")
 
 
 def _written(draft: Draft) -> tuple[bytes, Headers]:
@@ -740,7 +756,7 @@ def _written(draft: Draft) -> tuple[bytes, Headers]:
 
 
 _BLOB = text(
-    "select b.id, b.digest from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+    f"select b.id, b.digest, a.metadata ->> '{ADDRESS}' as address from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
     "where a.repository_id = :id and a.path = :path and not a.withheld"
 )
 _EPOCHS = "{0}.metadata_epoch, {0}.authorization_epoch, {0}.content_epoch, {0}.members_epoch"

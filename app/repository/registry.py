@@ -33,7 +33,7 @@ from config import Settings
 
 KINDS = ("hosted", "proxy", "group")
 # Formats that may have an upstream.
-PROXIED = ("raw", "maven", "npm", "oci")
+PROXIED = ("raw", "maven", "npm", "oci", "pypi")
 LONGEST_TTL = 366 * 86400
 MOST_DAYS = 3660
 STATUSES = ("online", "offline", "maintenance")

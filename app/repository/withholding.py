@@ -171,7 +171,7 @@ def require_path(snapshot: Snapshot, path: str) -> None:
 
 def keeps_out(snapshot: Snapshot, path: str) -> bool:
     """Whether a rule of this proxy does."""
-    return snapshot.restrictions is not None and _keeping_out(snapshot.restrictions, path) is not None
+    return snapshot.restrictions is not None and _keeping_out(snapshot.restrictions, snapshot.format, path) is not None
 
 
 @functools.lru_cache(_MOST_PATHS)

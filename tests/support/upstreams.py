@@ -88,12 +88,13 @@ class FakeUpstream:
         self._server.stop(timeout=0.1)
 
     def put(self, path: str, body: bytes = b"", *, etag: str | None = None, **fields: Any) -> Rule:
-        """From now on; a rule with `times` stands before the former ones."""
+        """From now on; a rule with `times` stands before the former ones, one with another `accept` beside them."""
         if etag is not None:
             fields["headers"] = {**fields.get("headers", {}), "ETag": etag}
         rule = Rule(body, **fields)
         if rule.times is None and rule.method is None:
-            self.rules[path] = [rule]
+            others = [each for each in self.rules.get(path, ()) if each.accept != rule.accept]
+            self.rules[path] = sorted([rule, *others], key=lambda each: -len(each.accept))
         else:
             self.rules.setdefault(path, []).insert(0, rule)
         return rule
@@ -166,7 +167,7 @@ def _read(lines: Any) -> Asked | None:
     if len(first) < 3:
         return None
     headers: dict[str, str] = {}
-    while (line := lines.readline().decode("latin-1").rstrip("\r\n")):
+    while line := lines.readline().decode("latin-1").rstrip("\r\n"):
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     return Asked(first[0], first[1], headers, lines.read(int(headers.get("content-length", 0))))

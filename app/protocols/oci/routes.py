@@ -51,8 +51,7 @@ from app.protocols.oci.uploads import (
     take_chunk,
 )
 from app.repository.publishing import KnownBlob, NewFile, Target
-from app.repository.reading import Ask, Document, Gate, Reader
-from app.storage import OpenBlob
+from app.repository.reading import Ask, Brought, Document, Gate, Reader
 from app.upload.sessions import Address
 
 blueprint = Blueprint(FORMAT, __name__, url_prefix="/v2")
@@ -150,7 +149,7 @@ class ReferrersRead(DocumentRead):
 class _Empty:
     """See `Shelf`."""
 
-    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], OpenBlob]:
+    def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], Brought]:
         raise NotFound(f"there is no {path!r} in repository {snapshot.name!r}")
 
 

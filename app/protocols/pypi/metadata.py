@@ -36,22 +36,23 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(frozen=True)
 class ProjectFile:
-    """One file of a project, as its rows tell.
+    """One file of a project, as its rows tell, or the index of an upstream, which may leave size, time and hashes open.
 
-    `size` is in bytes; `version` is the normalised text; `yanked` is None, or the reason, which may be empty;
-    `core_metadata_sha256` is that of the bytes which `{file}.metadata` serves, None when nothing is served there;
+    `size` is in bytes; `version` is the normalised text, empty where the name says none; `hashes` in hexadecimal by algorithm;
+    `yanked` is None, or the reason, which may be empty; `core_metadata` are the hashes of what `{file}.metadata` serves (empty: they
+    are not known), None when nothing is served there; `has_signature` None: it is not known;
     `metadata` has the fields of its core metadata, only needed for the documents of `releases`.
     """
 
     filename: str
     version: str
-    size: int
-    sha256: str
-    uploaded_at: datetime
+    size: int | None
+    hashes: Mapping[str, str]
+    uploaded_at: datetime | None
     requires_python: str | None = None
     yanked: str | None = None
-    core_metadata_sha256: str | None = None
-    has_signature: bool = False
+    core_metadata: Mapping[str, str] | None = None
+    has_signature: bool | None = False
     has_provenance: bool = False
     metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
@@ -62,6 +63,36 @@ class ProjectStatus:
 
     status: str
     reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a page tells of a project; `versions` are those that are listed whether they have files or not."""
+
+    files: Sequence[ProjectFile]
+    versions: Sequence[str] = ()
+    status: ProjectStatus | None = None
+    # As it is shown; empty: nothing but the normalised name is known.
+    name: str = ""
+    # Names of files that are there, and not to be had.
+    withheld: frozenset[str] = frozenset()
+
+
+def merged(projects: Sequence[Project]) -> Project:
+    """One page of several repositories' pages: of files with the same name the first one's, the status of the first that has one.
+
+    What one withholds, no later one shows.
+    """
+    if len(projects) == 1:
+        return projects[0]
+    files: dict[str, ProjectFile] = {}
+    withheld: frozenset[str] = frozenset()
+    for project in projects:
+        files = {file.filename: file for file in project.files if file.filename not in withheld} | files
+        withheld |= project.withheld
+    versions = list(dict.fromkeys(version for project in projects for version in project.versions))
+    status = next((project.status for project in projects if project.status), None)
+    return Project(list(files.values()), versions, status, next((project.name for project in projects if project.name), ""))
 
 
 def in_order(files: Iterable[ProjectFile]) -> list[ProjectFile]:
@@ -93,45 +124,62 @@ def by_version(ordered: Iterable[ProjectFile]) -> dict[str, list[ProjectFile]]:
     return {group[0].version: group for group in groups.values()}
 
 
-def project_json(project: str, files: Iterable[ProjectFile], *, origin: str | None = None, status: ProjectStatus | None = None) -> bytes:
+def project_json(name: str, project: Project, *, origin: str | None = None) -> bytes:
     """The page of a project as JSON; `origin` as for `project_html`."""
-    ordered = in_order(files)
-    document: dict[str, Any] = {"meta": {"api-version": API_VERSION}, "name": project}
+    ordered = in_order(project.files)
+    status = project.status
+    document: dict[str, Any] = {"meta": {"api-version": _version_of(ordered)}, "name": name}
     if status:
         document["project-status"] = {"status": status.status} | ({"reason": status.reason} if status.reason else {})
-    document["versions"] = list(by_version(ordered))
-    document["files"] = [_file_json(project, file, origin) for file in ordered]
+    document["versions"] = _versions(ordered, project.versions)
+    document["files"] = [_file_json(name, file, origin) for file in ordered]
     return dump(document)
+
+
+def _version_of(files: Iterable[ProjectFile]) -> str:
+    """From 1.1 on each file has a size (PEP 700), which not every upstream tells."""
+    return API_VERSION if all(file.size is not None for file in files) else "1.0"
+
+
+def _versions(ordered: Sequence[ProjectFile], listed: Iterable[str]) -> list[str]:
+    """Those of files, and those that are listed besides, in order."""
+    found = {parsed_version(version): version for version in by_version(ordered) if version}
+    for version in listed:
+        found.setdefault(parsed_version(version), version)
+    return sorted(found.values(), key=version_key)
 
 
 def _file_json(project: str, file: ProjectFile, origin: str | None) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "filename": file.filename,
         "url": _UP + file_reference(project, file.filename),
-        "hashes": {"sha256": file.sha256},
-        "size": file.size,
-        "upload-time": timestamp(file.uploaded_at),
+        "hashes": dict(file.hashes),
         "yanked": False if file.yanked is None else file.yanked or True,
-        "gpg-sig": file.has_signature,
     }
+    if file.size is not None:
+        entry["size"] = file.size
+    if file.uploaded_at is not None:
+        entry["upload-time"] = timestamp(file.uploaded_at)
+    if file.has_signature is not None:
+        entry["gpg-sig"] = file.has_signature
     if file.requires_python:
         entry["requires-python"] = file.requires_python
-    if file.core_metadata_sha256:
-        entry["core-metadata"] = {"sha256": file.core_metadata_sha256}
+    if file.core_metadata is not None:
+        entry["core-metadata"] = dict(file.core_metadata) or True
     if provenance := _provenance(project, file, origin):
         entry["provenance"] = provenance
     return entry
 
 
-def project_html(project: str, files: Iterable[ProjectFile], *, origin: str | None = None, status: ProjectStatus | None = None) -> bytes:
+def project_html(name: str, project: Project, *, origin: str | None = None) -> bytes:
     """The page of a project as HTML.
 
     `origin` is the absolute address of the repository, with a slash at its end, as the client sees it; it is
     used for provenance alone.
     """
-    title = f"Links for {escape(project)}"
-    anchors = "".join([_anchor(project, file, origin) for file in in_order(files)])
-    return _page(title, _status_tags(status), f"    <h1>{title}</h1>\n{anchors}")
+    title = f"Links for {escape(name)}"
+    anchors = "".join([_anchor(name, file, origin) for file in in_order(project.files)])
+    return _page(title, _status_tags(project.status), f"    <h1>{title}</h1>\n{anchors}")
 
 
 def _status_tags(status: ProjectStatus | None) -> str:
@@ -142,19 +190,29 @@ def _status_tags(status: ProjectStatus | None) -> str:
 
 
 def _anchor(project: str, file: ProjectFile, origin: str | None) -> str:
-    href = f"{_UP}{file_reference(project, file.filename)}#sha256={file.sha256}"
+    digest = _best_hash(file.hashes)
+    href = file_reference(project, file.filename)
+    href = f"{_UP}{href}#{digest}" if digest else f"{_UP}{href}"
     return f'    <a href="{escape(href)}"{_attributes(project, file, origin)}>{escape(file.filename)}</a><br>\n'
 
 
+def _best_hash(hashes: Mapping[str, str]) -> str | None:
+    """The one for which HTML has room: SHA-256, which every installer knows, else the longest."""
+    if not hashes:
+        return None
+    best = "sha256" if "sha256" in hashes else max(hashes, key=lambda algorithm: (len(hashes[algorithm]), algorithm))
+    return f"{best}={hashes[best]}"
+
+
 def _attributes(project: str, file: ProjectFile, origin: str | None) -> str:
-    text = f' data-gpg-sig="{"true" if file.has_signature else "false"}"'
+    text = "" if file.has_signature is None else f' data-gpg-sig="{"true" if file.has_signature else "false"}"'
     if file.requires_python:
         text += f' data-requires-python="{escape(file.requires_python)}"'
     if file.yanked is not None:
         text += f' data-yanked="{escape(file.yanked)}"'
-    if file.core_metadata_sha256:
-        value = f'"sha256={file.core_metadata_sha256}"'
-        text += f" data-core-metadata={value} data-dist-info-metadata={value}"
+    if file.core_metadata is not None:
+        value = _best_hash(file.core_metadata) or "true"
+        text += f' data-core-metadata="{value}" data-dist-info-metadata="{value}"'
     if provenance := _provenance(project, file, origin):
         text += f' data-provenance="{escape(provenance)}"'
     return text

@@ -9,7 +9,8 @@ Below the address of a repository, `/pypi/{repository}/`:
     pypi/{project}/{version}/json        the same of one release
     legacy/, and the address itself      uploads (POST)
 
-A file is the artifact `{project}/{file name}`, its companions are artifacts beside it. There is no
+A file is the artifact `{project}/{file name}`, its companions are artifacts beside it. A proxy keeps what its upstream says below
+`.upstream/`, which no project is called and no address leads to. There is no
 `{project}/json` directly below the repository: a project may be called `simple` or `files`.
 
 Names and versions are read by `packaging`: PEP 503 (normalised names), PEP 440 (versions), PEP 427 and 425
@@ -37,11 +38,16 @@ from packaging.utils import (
 from packaging.version import Version
 
 from app.errors import Invalid
+from app.repository.names import INTERNAL
 
 SDIST_ENDINGS = (".tar.gz", ".zip")
 LONGEST_FILE_NAME = 255
 # Characters of a project's name and of a version; a file has both in its own.
 LONGEST_NAME = LONGEST_FILE_NAME
+
+# Where a proxy keeps the upstream's index of all projects, and its pages.
+INDEX_PATH = f"{INTERNAL}index/simple"
+_PAGES = f"{INTERNAL}simple/"
 
 # What may stand in the name of a file at all: the characters that names, versions (also with an epoch or
 # a local part) and tags are made of. `packaging` alone would let spaces and other alphabets through.
@@ -164,8 +170,34 @@ def _sdist(filename: str) -> Distribution:
 
 
 def python_tag(filename: str) -> str:
-    """Twine's `pyversion` of a file whose name was accepted: the Python tag of a wheel, else `source`."""
-    return filename.split("-")[-3] if filename.endswith(".whl") else "source"
+    """Twine's `pyversion` of a file: the Python tag of a wheel, else `source`."""
+    parts = filename.split("-")
+    return parts[-3] if filename.endswith(".whl") and len(parts) >= 5 else "source"
+
+
+def version_in(filename: str, project: str) -> str:
+    """The version, normalised where it is one, that the name of any file says which an index lists for a project; empty when it says none.
+
+    Old indexes have names that `packaging` refuses, and eggs and installers, where a platform follows behind the version.
+    """
+    pieces = _stem(filename).split("-")
+    if filename.endswith(".whl"):
+        return _written(pieces[1]) if len(pieces) >= 5 else ""
+    for count in range(min(len(pieces) - 1, project.count("-") + 1), 0, -1):
+        if canonicalize_name("-".join(pieces[:count])) == project:
+            return _written("-".join(pieces[count:])) or _written(pieces[count])
+    return ""
+
+
+def _stem(filename: str) -> str:
+    lower = filename.lower()
+    ending = next((each for each in (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.z") if lower.endswith(each)), "")
+    return filename[: -len(ending)] if ending else filename.rpartition(".")[0]
+
+
+def _written(text: str) -> str:
+    version = parsed_version(text)
+    return "" if version is None else str(version)
 
 
 def check_against(distribution: Distribution, source: str, name: str, version: str) -> None:
@@ -184,6 +216,16 @@ def companion_of(path: str) -> tuple[str, Companion | None]:
         if path.endswith(companion):
             return path.removesuffix(companion), companion
     return path, None
+
+
+def page_path(project: str) -> str:
+    """Where a proxy keeps the upstream's page of a project."""
+    return _PAGES + project
+
+
+def project_at(path: str) -> str | None:
+    """The project whose page is kept at the path; null for any other path."""
+    return path.removeprefix(_PAGES) if path.startswith(_PAGES) else None
 
 
 def file_reference(project: str, filename: str) -> str:

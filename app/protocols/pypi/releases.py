@@ -131,19 +131,19 @@ def _reason(files: Sequence[ProjectFile]) -> str | None:
 
 
 def _entry(project: str, file: ProjectFile, base: str) -> dict[str, Any]:
-    uploaded = timestamp(file.uploaded_at)
+    uploaded = None if file.uploaded_at is None else timestamp(file.uploaded_at)
     return {
         "comment_text": file.metadata.get("comment") or "",
-        "core-metadata": {"sha256": file.core_metadata_sha256} if file.core_metadata_sha256 else False,
-        "digests": {"sha256": file.sha256},
+        "core-metadata": False if file.core_metadata is None else dict(file.core_metadata) or True,
+        "digests": dict(file.hashes),
         "downloads": -1,
         "filename": file.filename,
-        "has_sig": file.has_signature,
+        "has_sig": bool(file.has_signature),
         "packagetype": str(FileType.WHEEL if file.filename.endswith(".whl") else FileType.SDIST),
         "python_version": python_tag(file.filename),
         "requires_python": file.requires_python,
         "size": file.size,
-        "upload_time": uploaded[:19],
+        "upload_time": uploaded and uploaded[:19],
         "upload_time_iso_8601": uploaded,
         "url": base + file_reference(project, file.filename),
         "yanked": file.yanked is not None,

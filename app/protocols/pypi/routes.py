@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
 
 from flask import Blueprint, Response, redirect, request
 
@@ -14,13 +15,14 @@ from app.http.identity import caller, log_fact
 from app.http.negotiation import takes_gzip
 from app.http.parts import parts
 from app.http.paths import encode_path
-from app.http.reads import Asked, Description, DocumentRead, FileRead, Otherwise, Read, Reads
-from app.protocols.pypi.documents import YANKED, ProjectIndex, ProjectPage, ReleaseDocument, files_of, release_rows
-from app.protocols.pypi.names import companion_of, is_normalised, normalised
+from app.http.reads import Asked, Description, DocumentRead, FileRead, Loaded, Otherwise, Read, Reads
+from app.protocols.pypi.documents import ProjectIndex, ProjectPage, ReleaseDocument
+from app.protocols.pypi.names import INDEX_PATH, companion_of, is_normalised, normalised, page_path
 from app.protocols.pypi.negotiation import Representation, negotiate, unacceptable
+from app.protocols.pypi.parts import YANKED, files_of, release_rows
 from app.protocols.pypi.uploads import store_upload
 from app.repository.publishing import Target
-from app.repository.reading import Ask, Document, DocumentSource, Gate
+from app.repository.reading import Ask, Document, DocumentSource, Gate, Reader
 
 FORMAT = "pypi"
 blueprint = Blueprint(FORMAT, __name__, url_prefix="/pypi")
@@ -55,7 +57,7 @@ def index(asked: Asked, repository: str) -> Read | Otherwise:
     """All projects (PEP 503, 691)."""
     if not asked.path.endswith("/"):
         return lambda: _moved("simple/")
-    return _page(asked, repository, "", ProjectIndex)
+    return _page(asked, repository, "", ProjectIndex, INDEX_PATH)
 
 
 @reads.get("/<segment:repository>/simple/<segment:project>")
@@ -67,7 +69,7 @@ def project_page(asked: Asked, repository: str, project: str) -> Read | Otherwis
         return lambda: _moved(f"{'../' if slash else ''}{_project(project)}/")
     base = _base(asked, repository)
     origin = base if base.startswith("https://") else ""
-    return _page(asked, repository, f"{project}/", lambda form, coding: ProjectPage(form, coding, project, origin))
+    return _page(asked, repository, f"{project}/", lambda form, coding: ProjectPage(form, coding, project, origin), page_path(project))
 
 
 @reads.get("/<segment:repository>/files/<segment:project>/<segment:filename>")
@@ -81,8 +83,7 @@ def project_json(asked: Asked, repository: str, project: str) -> Read | Otherwis
     """What is known of a project and its newest release."""
     if not is_normalised(project):
         return lambda: _moved(f"../{_project(project)}/json")
-    coding = _coding(asked)
-    return DocumentRead(f"{project}/", ReleaseDocument(project, None, _base(asked, repository), coding), _DOCUMENT[coding])
+    return _release_document(asked, repository, project, None)
 
 
 @reads.get("/<segment:repository>/pypi/<segment:project>/<segment:version>/json")
@@ -90,16 +91,33 @@ def release_json(asked: Asked, repository: str, project: str, version: str) -> R
     """The same of one release."""
     if not is_normalised(project):
         return lambda: _moved(f"../../{_project(project)}/{encode_path(version)}/json")
+    return _release_document(asked, repository, project, version)
+
+
+def _release_document(asked: Asked, repository: str, project: str, version: str | None) -> Read:
     coding = _coding(asked)
-    return DocumentRead(f"{project}/", ReleaseDocument(project, version, _base(asked, repository), coding), _DOCUMENT[coding])
+    source = ReleaseDocument(project, version, _base(asked, repository), coding)
+    return DocumentRead(f"{project}/", source, _DOCUMENT[coding], made_of=page_path(project))
 
 
-def _page(asked: Asked, repository: str, path: str, source: Callable[[Representation, str], DocumentSource]) -> Read | Otherwise:
+class _IndexRead(DocumentRead):
+    """An upstream may have no index: then what is known of it makes one."""
+
+    def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
+        try:
+            return DocumentRead.load(self, reader, ask, environ)
+        except NotFound:
+            return DocumentRead.load(replace(self, made_of=""), reader, ask, environ)
+
+
+def _page(
+    asked: Asked, repository: str, path: str, source: Callable[[Representation, str], DocumentSource], made_of: str
+) -> Read | Otherwise:
     form = negotiate(asked.header("Accept"), asked.argument("format"))
     if form is None:
         return lambda: _unacceptable(repository, path)
-    coding = _coding(asked)
-    return DocumentRead(path, source(form, coding), _DOCUMENT[coding])
+    coding, read = _coding(asked), DocumentRead if path else _IndexRead
+    return read(path, source(form, coding), _DOCUMENT[coding], made_of=made_of)
 
 
 def _unacceptable(repository: str, path: str) -> Response:

@@ -13,9 +13,9 @@ import gevent
 
 from app.errors import Invalid, TooLarge
 from app.http.forms import FilePart, Readable, read_form
-from app.protocols.pypi.documents import DETAILS, REQUIRES_PYTHON
 from app.protocols.pypi.inspection import Inspected, inspect
 from app.protocols.pypi.names import Companion, Distribution, parse_file_name
+from app.protocols.pypi.parts import DETAILS, REQUIRES_PYTHON
 from app.protocols.pypi.upload_form import CONTENT_PART, MOST_SIGNATURE_BYTES, SIGNATURE_PART, UploadForm, provenance
 from app.repository.publishing import NewFile, Package, Published, Session
 from app.upload.receiving import Expected, Received

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,21 +50,18 @@ class Readers:
     `module` is where the program finds what children do (its function `answer`), `libraries` are the packages that this imports.
     """
 
-    def __init__(self, module: str, *libraries: ModuleType) -> None:
+    def __init__(self, module: str, *libraries: ModuleType, most_bytes: int = MOST_ANSWER_BYTES) -> None:
+        """`most_bytes` are those of an answer."""
         self._module = module
+        self._most_bytes = most_bytes
         self._folders = [_OURS, *(os.fspath(Path(str(each.__file__)).resolve().parents[1]) for each in libraries)]
         self._owner = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
 
-    def document(self, path: Path, kind: str) -> Any:
+    def document(self, file: Path | int, kind: str) -> Any:
         """What `answer` says of the file, parsed. Raises Unreadable where that is `{"unreadable": clause}`, and Unavailable."""
-        try:
-            answer = self.read(path, kind)
-        except Died as died:
-            if died.status == -signal.SIGXCPU:
-                raise Unreadable(f"takes more than {server.CPU_SECONDS} seconds to be read") from None
-            raise _not_now() from None
+        answer = self.answer(file, kind)
         document = json.loads(answer) if len(answer) < LONG_ANSWER else gevent.get_hub().threadpool.apply(json.loads, (answer,))
         if "unreadable" in document:
             raise Unreadable(document["unreadable"])
@@ -93,12 +90,22 @@ class Readers:
             take(body[:-TAIL])
         return body[-TAIL:]
 
-    def read(self, path: Path, kind: str) -> bytes:
-        """What `answer` says of the file. Raises Died, and Unavailable when no process can be had or none answers in time."""
-        request = json.dumps([os.fspath(path.absolute()), kind]).encode()
+    def answer(self, file: Path | int, kind: str) -> bytes:
+        """As `read`. Raises Unreadable where that takes too long, and Unavailable."""
+        try:
+            return self.read(file, kind)
+        except Died as died:
+            if died.status == -signal.SIGXCPU:
+                raise Unreadable(f"takes more than {server.CPU_SECONDS} seconds to be read") from None
+            raise _not_now() from None
+
+    def read(self, file: Path | int, kind: str) -> bytes:
+        """What `answer` says of the file, which may be an open one. Raises Died, and Unavailable when no process answers in time."""
+        path, opened = ("", [file]) if isinstance(file, int) else (os.fspath(file.absolute()), [])
+        request = json.dumps([path, kind]).encode()
         try:
             # Without any answer the process itself went, perhaps with our request unread.
-            data = self._ask(request) or self._ask(request)
+            data = self._ask(request, opened) or self._ask(request, opened)
         except OSError:
             raise _not_now() from None
         body, _, status = data.rpartition(b"\n")
@@ -106,9 +113,9 @@ class Readers:
             raise Died(int(status or 1))
         return body
 
-    def _ask(self, request: bytes) -> bytes:
-        with gevent.Timeout(ANSWER_SECONDS, TimeoutError()), self._send(request) as answer:
-            return _all_of(answer)
+    def _ask(self, request: bytes, opened: Sequence[int]) -> bytes:
+        with gevent.Timeout(ANSWER_SECONDS, TimeoutError()), self._send(request, opened) as answer:
+            return _all_of(answer, self._most_bytes)
 
     @property
     def pid(self) -> int | None:
@@ -122,13 +129,13 @@ class Readers:
         if process is not None:
             process.wait()
 
-    def _send(self, request: bytes) -> socket.socket:
+    def _send(self, request: bytes, opened: Sequence[int] = ()) -> socket.socket:
         """Once more with another process when the one that was there is gone."""
         for last in (False, True):
             answer, theirs = socket.socketpair()
             try:
                 with theirs:
-                    socket.send_fds(self._server(), [request], [theirs.fileno()])
+                    socket.send_fds(self._server(), [request], [theirs.fileno(), *opened])
                 return answer
             except OSError:
                 answer.close()
@@ -166,13 +173,13 @@ class Readers:
         self._requests = self._process = None
 
 
-def _all_of(answer: socket.socket) -> bytes:
+def _all_of(answer: socket.socket, most_bytes: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
     while piece := answer.recv(_PIECE):
         pieces.append(piece)
         size += len(piece)
-        if size > MOST_ANSWER_BYTES:
+        if size > most_bytes:
             raise OSError("the answer does not end")
     return b"".join(pieces)
 

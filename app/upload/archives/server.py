@@ -5,8 +5,8 @@ imported that and nothing of the server, so a child costs a fork of a small proc
 memory, and whatever keeps it busy keeps nobody else.
 
 Standard input is a socket (`SOCK_SEQPACKET`). A request is one packet, the JSON `[path, kind]`, with a socket for the
-answer: what `answer` gave, JSON in UTF-8 and a line feed. When a child dies its exit status follows instead, negative
-for a signal. The process ends, with its children, when nobody holds the other end any more.
+answer: what `answer` gave, and a line feed; where the path is empty, the open file comes along. When a child dies its exit status
+follows instead, negative for a signal. The process ends, with its children, when nobody holds the other end any more.
 """
 
 from __future__ import annotations
@@ -71,21 +71,22 @@ class _Server:
 
     def _take(self) -> bool:
         """Start on a request; False when none will come any more."""
-        request, descriptors, _flags, _address = socket.recv_fds(self._requests, _REQUEST_BYTES, 1)
+        request, descriptors, _flags, _address = socket.recv_fds(self._requests, _REQUEST_BYTES, 2)
         if not request:
             return False
-        answer = socket.socket(fileno=descriptors[0])
+        answer, opened = socket.socket(fileno=descriptors[0]), descriptors[1:]
         try:
             pid = os.fork()
+            if pid == 0:
+                self._become_child(request, answer, opened)
+            self._children[pid] = _Child(answer, time.monotonic() + CHILD_SECONDS)
         except OSError:
             answer.close()
-            return True
-        if pid == 0:
-            self._become_child(request, answer)
-        self._children[pid] = _Child(answer, time.monotonic() + CHILD_SECONDS)
+        for each in opened:
+            os.close(each)
         return True
 
-    def _become_child(self, request: bytes, answer: socket.socket) -> NoReturn:
+    def _become_child(self, request: bytes, answer: socket.socket, opened: list[int]) -> NoReturn:
         status = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -97,7 +98,7 @@ class _Server:
                 other.answer.close()
             _limit()
             path, kind = json.loads(request)
-            for piece in _pieces(self._answer(path, kind)):
+            for piece in _pieces(self._answer(path or f"/dev/fd/{opened[0]}", kind)):
                 answer.sendall(piece)
             answer.sendall(b"\n")
             status = 0

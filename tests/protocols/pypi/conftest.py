@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
+from app.protocols.pypi import indexes
 from app.protocols.pypi.inspection import readers
 from app.protocols.pypi.routes import reads
 from tests.protocols.pypi.packages import CONTENT_TYPE, form_of
@@ -33,6 +34,7 @@ class Room(room_of.Room):
 def _end_readers() -> Iterator[None]:
     yield
     readers.close()
+    indexes.readers.close()
 
 
 @pytest.fixture

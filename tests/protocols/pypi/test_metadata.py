@@ -14,13 +14,24 @@ from packaging.version import Version
 from pip._internal.index.collector import IndexContent, parse_links
 from pip._internal.models.link import Link
 
-from app.protocols.pypi.metadata import ProjectFile, ProjectStatus, dump, index_html, index_json, project_html, project_json, timestamp
+from app.protocols.pypi.metadata import (
+    Project,
+    ProjectFile,
+    ProjectStatus,
+    dump,
+    index_html,
+    index_json,
+    merged,
+    project_html,
+    project_json,
+    timestamp,
+)
 from app.protocols.pypi.negotiation import HTML, JSON
 
 NOW = datetime(2026, 11, 30, 12, 0, 5, tzinfo=UTC)
 PAGE = "https://packages.example/team%20a/pypi/py/simple/foo/"
-WHEEL = ProjectFile("foo-1.0-py3-none-any.whl", "1.0", 321, "a" * 64, NOW, ">=3.8,<4", core_metadata_sha256="b" * 64)
-SDIST = ProjectFile("foo-1.0.tar.gz", "1.0", 99, "c" * 64, NOW)
+WHEEL = ProjectFile("foo-1.0-py3-none-any.whl", "1.0", 321, {"sha256": "a" * 64}, NOW, ">=3.8,<4", core_metadata={"sha256": "b" * 64})
+SDIST = ProjectFile("foo-1.0.tar.gz", "1.0", 99, {"sha256": "c" * 64}, NOW)
 HOSTILE = "\"'><script>&amp;<&\n\u2028é\U0001f600"
 
 
@@ -30,7 +41,7 @@ def links(body: bytes, content_type: str) -> list[Link]:
 
 
 def both(*files: ProjectFile) -> tuple[list[Link], list[Link]]:
-    return links(project_html("foo", files), HTML.content_type), links(project_json("foo", files), JSON.content_type)
+    return links(project_html("foo", Project(files)), HTML.content_type), links(project_json("foo", Project(files)), JSON.content_type)
 
 
 def facts(link: Link) -> tuple[Any, ...]:
@@ -71,7 +82,7 @@ def test_the_hash_of_the_metadata_file_is_its_own_and_absent_when_none_is_served
         assert metadata is not None
         assert (metadata.url_without_fragment, metadata.hash) == (page[0].url_without_fragment + ".metadata", "b" * 64)
         assert page[1].metadata_link() is None
-    body = project_html("foo", [WHEEL]).decode()
+    body = project_html("foo", Project([WHEEL])).decode()
     assert f'data-core-metadata="sha256={"b" * 64}"' in body
     assert f'data-dist-info-metadata="sha256={"b" * 64}"' in body
 
@@ -90,7 +101,7 @@ def test_no_text_breaks_out_of_a_page(requires: str, reason: str) -> None:
 
 def test_hostile_names_and_reasons_are_escaped() -> None:
     status = ProjectStatus("archived", HOSTILE)
-    body = project_html("<b>", [replace(WHEEL, yanked=HOSTILE, filename="a&b<c>.whl")], status=status).decode()
+    body = project_html("<b>", Project([replace(WHEEL, yanked=HOSTILE, filename="a&b<c>.whl")], status=status)).decode()
     assert "<script" not in body
     assert "<b>" not in body
     assert "a%26b%3Cc%3E.whl" in body
@@ -105,7 +116,8 @@ def test_an_epoch_and_a_local_version_are_encoded_once() -> None:
 
 def test_json_has_the_keys_of_version_1_4() -> None:
     signed = replace(WHEEL, has_signature=True, has_provenance=True, yanked="bad")
-    document = json.loads(project_json("foo", [signed, SDIST], origin="https://h/pypi/py/", status=ProjectStatus("deprecated", "use bar")))
+    status = ProjectStatus("deprecated", "use bar")
+    document = json.loads(project_json("foo", Project([signed, SDIST], status=status), origin="https://h/pypi/py/"))
     assert document["meta"] == {"api-version": "1.4"}
     assert document["name"] == "foo"
     assert document["project-status"] == {"status": "deprecated", "reason": "use bar"}
@@ -135,20 +147,22 @@ def test_json_has_the_keys_of_version_1_4() -> None:
 
 @pytest.mark.parametrize(("yanked", "shown"), [(None, False), ("", True), ("why", "why")])
 def test_yanked_is_false_true_or_the_reason(yanked: str | None, shown: object) -> None:
-    assert json.loads(project_json("foo", [replace(SDIST, yanked=yanked)]))["files"][0]["yanked"] == shown
+    assert json.loads(project_json("foo", Project([replace(SDIST, yanked=yanked)])))["files"][0]["yanked"] == shown
 
 
 def test_provenance_is_left_out_where_its_address_would_not_be_secure() -> None:
     file = replace(WHEEL, has_provenance=True)
     for origin in (None, "http://h/pypi/py/"):
-        assert b"provenance" not in project_html("foo", [file], origin=origin) + project_json("foo", [file], origin=origin)
+        assert b"provenance" not in project_html("foo", Project([file]), origin=origin) + project_json(
+            "foo", Project([file]), origin=origin
+        )
     assert b'data-provenance="https://h/p/files/foo/foo-1.0-py3-none-any.whl.provenance"' in project_html(
-        "foo", [file], origin="https://h/p/"
+        "foo", Project([file]), origin="https://h/p/"
     )
 
 
 def test_html_says_its_version_and_status() -> None:
-    body = project_html("foo", [WHEEL], status=ProjectStatus("quarantined")).decode()
+    body = project_html("foo", Project([WHEEL], status=ProjectStatus("quarantined"))).decode()
     assert '<meta name="pypi:repository-version" content="1.4">' in body
     assert '<meta name="pypi:project-status" content="quarantined">' in body
     assert "project-status-reason" not in body
@@ -157,8 +171,8 @@ def test_html_says_its_version_and_status() -> None:
 @given(st.permutations(["1.0", "1.0.0", "1.0rc1", "0.9", "1!0.1", "2.0.dev1", "1.10", "1.9", "1.0+local", "not a version"]))
 def test_equal_rows_give_equal_bytes_in_the_order_of_versions(versions: list[str]) -> None:
     files = [replace(SDIST, filename=f"foo-{version}.tar.gz", version=version) for version in versions]
-    assert project_html("foo", files) == project_html("foo", sorted(files, key=lambda file: file.filename))
-    listed = json.loads(project_json("foo", files))["versions"]
+    assert project_html("foo", Project(files)) == project_html("foo", Project(sorted(files, key=lambda file: file.filename)))
+    listed = json.loads(project_json("foo", Project(files)))["versions"]
     assert listed == ["not a version", "0.9", "1.0rc1", "1.0", "1.0+local", "1.9", "1.10", "2.0.dev1", "1!0.1"]
     assert listed[1:] == sorted(listed[1:], key=Version)
 
@@ -197,5 +211,33 @@ def test_ten_thousand_files_are_rendered_well_below_a_second() -> None:
     ]
     for render in (project_html, project_json):
         started = time.process_time()
-        render("foo", files)
+        render("foo", Project(files))
         assert time.process_time() - started < 1.0
+
+
+def test_pages_are_merged_and_the_first_of_two_files_with_one_name_counts() -> None:
+    other = replace(WHEEL, hashes={"sha256": "e" * 64}, size=5)
+    first, second = Project([WHEEL], ["1.0"], name="Foo"), Project([other, SDIST], ["0.1", "1.0"], ProjectStatus("archived"))
+    page = json.loads(project_json("foo", merged([first, second])))
+    assert [(file["filename"], file["hashes"]["sha256"][0]) for file in page["files"]] == [(WHEEL.filename, "a"), (SDIST.filename, "c")]
+    assert (page["versions"], page["project-status"]) == (["0.1", "1.0"], {"status": "archived"})
+
+
+def test_what_an_upstream_leaves_open_is_left_open_and_a_page_without_sizes_is_of_an_older_version() -> None:
+    bare = ProjectFile("foo-1.0.tar.gz", "1.0", None, {}, None, has_signature=None)
+    page = json.loads(project_json("foo", Project([bare])))
+    assert page["meta"] == {"api-version": "1.0"}
+    assert page["files"] == [{"filename": bare.filename, "url": f"../../files/foo/{bare.filename}", "hashes": {}, "yanked": False}]
+    html = project_html("foo", Project([bare])).decode()
+    assert f'<a href="../../files/foo/{bare.filename}">' in html
+    for link in both(bare):
+        assert (link[0].hash, link[0].metadata_link()) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("hashes", "told"), [({"md5": "1" * 32, "sha512": "2" * 128}, "sha512"), ({"md5": "1" * 32, "sha256": "3" * 64}, "sha256")]
+)
+def test_html_has_room_for_one_hash(hashes: dict[str, str], told: str) -> None:
+    html, as_json = both(replace(WHEEL, hashes=hashes, core_metadata={}))
+    assert (html[0].hash_name, html[0].hash) == (told, hashes[told])
+    assert [link[0].metadata_link().hash for link in (html, as_json) if link[0].metadata_link()] == [None, None]

@@ -24,8 +24,10 @@ FIELDS = {
     "description": "long",
 }
 AT = datetime(2026, 11, 30, 12, 0, 5, 123, tzinfo=UTC)
-WHEEL = ProjectFile("foo-1.0-py3-none-any.whl", "1.0", 321, "a" * 64, AT, ">=3.8", core_metadata_sha256="b" * 64, metadata=FIELDS)
-SDIST = ProjectFile("foo-1.0.tar.gz", "1.0", 99, "c" * 64, AT, metadata={"requires_dist": []})
+WHEEL = ProjectFile(
+    "foo-1.0-py3-none-any.whl", "1.0", 321, {"sha256": "a" * 64}, AT, ">=3.8", core_metadata={"sha256": "b" * 64}, metadata=FIELDS
+)
+SDIST = ProjectFile("foo-1.0.tar.gz", "1.0", 99, {"sha256": "c" * 64}, AT, metadata={"requires_dist": []})
 
 
 def document(*files: ProjectFile) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from urllib.parse import urljoin
 import pytest
 from gevent.monkey import get_original
 
-from app.protocols.pypi import documents
-from app.protocols.pypi.documents import files_of
+from app.protocols.pypi import parts
+from app.protocols.pypi.parts import files_of
 from app.repository import publishing
 from app.repository.publishing import Publisher
 from tests.protocols.pypi.conftest import Room
@@ -187,7 +187,7 @@ def test_the_document_of_a_release_reads_the_files_of_that_release_alone(room: R
     for version in ("1.0", "1.1", "2.0"):
         assert room.upload(f"foo-{version}-py3-none-any.whl", wheel("foo", version), comment=version).status_code == 200
     read: list[list[str]] = []
-    monkeypatch.setattr(documents, "files_of", lambda rows: read.append([row.path for row in rows]) or files_of(rows))
+    monkeypatch.setattr(parts, "files_of", lambda rows: read.append([row.path for row in rows]) or files_of(rows))
     found = json.loads(room.get("pypi/foo/1.1.0/json").data)
     assert (found["info"]["version"], [entry["comment_text"] for entry in found["urls"]]) == ("1.1", ["1.1"])
     assert [sorted(paths) for paths in read] == [["foo/foo-1.1-py3-none-any.whl", "foo/foo-1.1-py3-none-any.whl.metadata"]]
