@@ -207,19 +207,16 @@ class Client:
     @contextlib.contextmanager
     def more(self, upstream: Upstream, wanted: Wanted, line: Line) -> Iterator[Answer]:
         """One more answer by the connection that `get` holds, once the one before was read."""
-        response, url = self._first(upstream, wanted, line)
+        with _counted(line), _in_time(upstream):
+            response, url = self._follow(upstream, wanted)
         try:
-            _judge(response, wanted, line)
-            answer = Answer(response, url, upstream)
-            yield answer
-            answer.leave()
-            line.breaker.succeeded()
-        except UpstreamFailed as error:
-            if not isinstance(error, UpstreamBusy | UpstreamUnfit):
-                line.breaker.failed()
-            raise
+            with _counted(line):
+                _judge(response, wanted, line)
+                answer = Answer(response, url, upstream)
+                yield answer
+                answer.leave()
+                line.breaker.succeeded()
         finally:
-            line.breaker.given_up()
             if wanted.method == "HEAD":
                 response.drain_conn()
             # Back into the pool when it was read to its end.
@@ -242,17 +239,6 @@ class Client:
                 return None
             finally:
                 response.close()
-
-    def _first(self, upstream: Upstream, wanted: Wanted, line: Line) -> tuple[urllib3.BaseHTTPResponse, str]:
-        try:
-            with _in_time(upstream):
-                return self._follow(upstream, wanted)
-        except UpstreamFailed as error:
-            if not isinstance(error, UpstreamBusy | UpstreamUnfit):
-                line.breaker.failed()
-            raise
-        finally:
-            line.breaker.given_up()
 
     def _follow(self, upstream: Upstream, wanted: Wanted) -> tuple[urllib3.BaseHTTPResponse, str]:
         """And where it came from in the end."""
@@ -298,6 +284,19 @@ class Client:
         if key not in self._managers:
             self._managers[key] = urllib3.PoolManager(16, maxsize=upstream.connections, ssl_context=_tls(upstream.ca))
         return self._managers[key]
+
+
+@contextlib.contextmanager
+def _counted(line: Line) -> Iterator[None]:
+    """What fails inside counts against the upstream, but for what says nothing about its health."""
+    try:
+        yield
+    except UpstreamFailed as error:
+        if not isinstance(error, UpstreamBusy | UpstreamUnfit):
+            line.breaker.failed()
+        raise
+    finally:
+        line.breaker.given_up()
 
 
 def _in_time(upstream: Upstream) -> gevent.Timeout:

@@ -14,9 +14,22 @@ from app.repository.reading import Ask
 from tests.cluster.conftest import MakeMember
 from tests.conftest import MakeCluster
 from tests.support.house import ADMIN, House, eventually, sha256
+from tests.support.server import Cluster
 from tests.support.upstreams import FakeUpstream, noise
 
 BODY = noise(200_000)
+
+
+def crowd(cluster: Cluster, path: str) -> set[str]:
+    """64 clients ask for it at once, half of them each process; the digests of what they get."""
+    with requests.Session() as session:
+        session.trust_env = False
+        session.mount("http://", HTTPAdapter(pool_maxsize=64))
+        clients = [
+            gevent.spawn(lambda url: sha256(session.get(url, timeout=60).content), each.url + path) for each in cluster for _ in range(32)
+        ]
+        gevent.joinall(clients, timeout=90, raise_error=True)
+    return {each.value for each in clients}
 
 
 @pytest.mark.parametrize(("format", "path"), [("raw", "b.jar"), ("maven", "org/acme/b/1.0/b-1.0.jar")])
@@ -26,19 +39,10 @@ def test_a_crowd_over_two_processes_is_one_request(make_cluster: MakeCluster, up
     body = noise(8_000_000, 2)
     upstream.put(f"/{path}", body, pause=0.01)
     cluster[0].repository("there", format, kind="proxy", upstream_url=upstream.url, public=True)
-    with requests.Session() as session:
-        session.trust_env = False
-        session.mount("http://", HTTPAdapter(pool_maxsize=64))
-        clients = [
-            gevent.spawn(lambda url: session.get(url, timeout=60).content == body, f"{each.url}/{format}/there/{path}")
-            for each in cluster
-            for _ in range(32)
-        ]
-        gevent.joinall(clients, timeout=90, raise_error=True)
-        if format == "maven":
-            sums = {session.get(f"{each.url}/maven/there/{path}.sha1", timeout=60).text for each in cluster}
-            assert sums == {hashlib.sha1(body).hexdigest()}
-    assert all(each.value for each in clients)
+    assert crowd(cluster, f"/{format}/there/{path}") == {sha256(body)}
+    if format == "maven":
+        sums = {each.get(f"/maven/there/{path}.sha1").text for each in cluster}
+        assert sums == {hashlib.sha1(body).hexdigest()}
     assert upstream.count(f"/{path}") == 1
 
 
@@ -49,16 +53,7 @@ def test_a_crowd_wants_one_layer(make_cluster: MakeCluster, upstream: FakeUpstre
     digest = f"sha256:{sha256(body)}"
     upstream.put(f"/v2/team/app/blobs/{digest}", body, pause=0.01)
     cluster[0].repository("there", format="oci", kind="proxy", upstream_url=upstream.url, public=True)
-    with requests.Session() as session:
-        session.trust_env = False
-        session.mount("http://", HTTPAdapter(pool_maxsize=64))
-        clients = [
-            gevent.spawn(lambda url: session.get(url, timeout=60).content == body, f"{each.url}/v2/there/team/app/blobs/{digest}")
-            for each in cluster
-            for _ in range(32)
-        ]
-        gevent.joinall(clients, timeout=90, raise_error=True)
-    assert all(each.value for each in clients)
+    assert crowd(cluster, f"/v2/there/team/app/blobs/{digest}") == {sha256(body)}
     assert [each.method for each in upstream.asked] == ["GET"]
 
 

@@ -59,15 +59,6 @@ def outcomes(house: House) -> dict[str, int]:
     return {name: count for name, count in house.parts.proxy.revalidations.items() if count}
 
 
-def assert_nothing_is_left(house: House) -> None:
-    """W1."""
-    eventually(lambda: not house.parts.admission.open_uploads)
-    house.clean()
-    house.assert_counted()
-    house.assert_published_is_there()
-    house.assert_no_strays()
-
-
 def test_the_first_read_stores_and_the_next_asks_nobody(house: House, upstream: FakeUpstream) -> None:
     house.repository(kind="proxy", upstream_url=upstream.url)
     upstream.put("/a/file.bin", BODY, headers={"Content-Type": "application/x-own"})
@@ -77,7 +68,7 @@ def test_the_first_read_stores_and_the_next_asks_nobody(house: House, upstream: 
     assert (house.read("a/file.bin"), how(house, "a/file.bin")) == (BODY, "hit")
     assert find(house, "a/file.bin").gate.content_type == "application/x-own"
     assert upstream.count("/a/file.bin") == 1
-    assert_nothing_is_left(house)
+    house.assert_nothing_is_left()
 
 
 def test_warm_it_sends_no_statement(house: House, upstream: FakeUpstream) -> None:
@@ -107,7 +98,7 @@ def test_the_same_bytes_again_without_a_validator_change_nothing(proxied: House,
     epochs = proxied.epochs()
     assert how(proxied, "file") == "revalidated"
     assert proxied.epochs() == epochs
-    assert_nothing_is_left(proxied)
+    proxied.assert_nothing_is_left()
 
 
 def test_other_bytes_replace_the_copy(proxied: House, upstream: FakeUpstream) -> None:
@@ -119,7 +110,7 @@ def test_other_bytes_replace_the_copy(proxied: House, upstream: FakeUpstream) ->
     assert proxied.read("file") == OTHER
     assert proxied.epochs()[2] == content + 1
     assert outcomes(proxied)["updated"] == 1
-    assert_nothing_is_left(proxied)
+    proxied.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize("status", [404, 410])
@@ -132,7 +123,7 @@ def test_what_is_gone_upstream_goes_here_too_and_the_miss_is_remembered(proxied:
     assert len(upstream.asked) == asked + 1
     assert proxied.value("select count(*) from arkvory_artifacts") == 0
     assert proxied.value("select count(*) from arkvory_freshness") == 0
-    assert_nothing_is_left(proxied)
+    proxied.assert_nothing_is_left()
 
 
 def test_a_miss_is_remembered_for_its_time(house: House, upstream: FakeUpstream) -> None:
@@ -162,7 +153,7 @@ def test_only_absence_is_remembered(proxied: House, upstream: FakeUpstream, fail
     assert proxied.read("file") == BODY
     assert proxied.value("select next_check_at from arkvory_freshness") == check
     assert outcomes(proxied)["served_existing"] >= 2
-    assert_nothing_is_left(proxied)
+    proxied.assert_nothing_is_left()
 
 
 def fail(upstream: FakeUpstream, failure: int | str) -> None:
@@ -204,7 +195,7 @@ def test_a_body_that_breaks_off_is_never_stored_nor_whole_for_anyone(
     with pytest.raises(UpstreamFailed):
         streamed(proxied, "file")
     assert proxied.value("select count(*) from arkvory_artifacts") == 0
-    assert_nothing_is_left(proxied)
+    proxied.assert_nothing_is_left()
     upstream.put("/file", body, chunked=chunked)
     assert streamed(proxied, "file") == body
     eventually(lambda: proxied.read("file") == body)
@@ -239,7 +230,7 @@ def test_many_who_want_a_cold_file_are_one_request_and_all_get_it_while_it_comes
     assert all(each.value == LARGE for each in readers)
     assert upstream.count("/file") == 1
     eventually(lambda: proxied.read("file") == LARGE)
-    assert_nothing_is_left(proxied)
+    proxied.assert_nothing_is_left()
 
 
 def test_the_last_bytes_are_withheld_until_the_commit(proxied: House, upstream: FakeUpstream, pause: Any) -> None:
@@ -291,7 +282,7 @@ def test_without_room_it_is_handed_on_and_not_stored(proxied: House, upstream: F
     upstream.put("/cut", LARGE, truncate=len(LARGE) - 5)
     with pytest.raises(UpstreamFailed):
         streamed(proxied, "cut")
-    assert_nothing_is_left(proxied)
+    proxied.assert_nothing_is_left()
 
 
 def test_without_caching_nothing_is_stored(proxied: House, upstream: FakeUpstream) -> None:

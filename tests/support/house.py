@@ -220,6 +220,14 @@ class House:
         self.assert_rows_and_files()
         assert not self.temporary(), "temporary files are left"
 
+    def assert_nothing_is_left(self) -> None:
+        """W1, once all that runs has ended: no upload, and neither rows nor files that nobody needs."""
+        eventually(lambda: not self.parts.admission.open_uploads)
+        self.clean()
+        self.assert_counted()
+        self.assert_published_is_there()
+        self.assert_no_strays()
+
     def files(self) -> Iterator[Path]:
         return (path for path in (self.folder / "blobs" / "sha256").rglob("*") if path.is_file())
 

@@ -78,15 +78,6 @@ def change(proxied: Proxied, **values: Any) -> None:
     proxied.manage("PATCH", "repositories/there", json=values)
 
 
-def assert_nothing_is_left(house: House) -> None:
-    """W1."""
-    eventually(lambda: not house.parts.admission.open_uploads)
-    house.clean()
-    house.assert_counted()
-    house.assert_published_is_there()
-    house.assert_no_strays()
-
-
 # Manifests
 
 
@@ -99,7 +90,7 @@ def test_one_pull_of_a_tag_is_good_for_its_digest_too(proxied: Proxied, house: H
     assert (how(by_digest), by_digest.data) == ((200, "hit"), body)
     assert how(proxied.get("team/app/manifests/1.0")) == (200, "hit")
     assert proxied.asked() == ["GET /manifests/1.0"]
-    assert_nothing_is_left(house)
+    house.assert_nothing_is_left()
 
 
 def test_a_tag_is_compared_by_head_which_no_registry_counts(proxied: Proxied, house: House) -> None:
@@ -116,7 +107,7 @@ def test_a_tag_is_compared_by_head_which_no_registry_counts(proxied: Proxied, ho
     # What the tag meant before can be had by its digest still.
     assert proxied.get(f"team/app/manifests/{digest_of(first)}").data == first
     assert proxied.asked() == []
-    assert_nothing_is_left(house)
+    house.assert_nothing_is_left()
 
 
 def test_an_upstream_without_head_or_digests_is_asked_conditionally(proxied: Proxied, house: House) -> None:
@@ -137,7 +128,7 @@ def test_a_tag_that_is_gone_goes_and_its_manifest_stays(proxied: Proxied, house:
     proxied.upstream.forget(f"{AT}/manifests/1.0")
     assert refused(proxied.get("team/app/manifests/1.0")) == (404, "MANIFEST_UNKNOWN")
     assert proxied.get(f"team/app/manifests/{digest_of(body)}").data == body
-    assert_nothing_is_left(house)
+    house.assert_nothing_is_left()
 
 
 def test_the_upstream_sees_all_types_whatever_the_client_takes(proxied: Proxied) -> None:
@@ -182,7 +173,7 @@ def test_what_is_not_the_manifest_is_never_stored(proxied: Proxied, house: House
     proxied.upstream.put(f"{AT}/manifests/{name}", sent, headers=headers, truncate=100 if what == "short" else None)
     assert refused(proxied.get(f"team/app/manifests/{name}"))[0] == 502
     assert house.value("select count(*) from arkvory_artifacts") == 0
-    assert_nothing_is_left(house)
+    house.assert_nothing_is_left()
     proxied.put_manifest(body, "1.0")
     assert proxied.get(f"team/app/manifests/{name}").data == body
 
@@ -206,7 +197,7 @@ def test_of_a_list_only_what_clients_ask_for_is_fetched(proxied: Proxied, house:
     assert proxied.get(f"team/app/manifests/{digest_of(images[7])}").data == images[7]
     assert len(proxied.asked()) == 2
     assert house.value("select count(*) from arkvory_artifacts") == 3
-    assert_nothing_is_left(house)
+    house.assert_nothing_is_left()
 
 
 # Blobs
@@ -236,7 +227,7 @@ def test_a_blob_that_is_not_what_its_digest_says_is_never_whole_for_anyone(
     proxied.upstream.put(address, sent + body[len(sent) :], **{name: value for name, value in fault.items() if name != "body"})
     assert is_broken(proxied, f"team/app/blobs/{digest_of(body)}")
     eventually(lambda: not house.value("select count(*) from arkvory_artifacts"))
-    assert_nothing_is_left(house)
+    house.assert_nothing_is_left()
     proxied.upstream.put(address, body)
     assert proxied.get(f"team/app/blobs/{digest_of(body)}").data == body
 
@@ -296,7 +287,7 @@ def test_parts_that_came_behind_their_manifest_are_kept_by_it(proxied: Proxied, 
     assert proxied.get(f"team/app/blobs/{digest_of(OTHER)}").data == OTHER
     assert proxied.asked() == [f"GET /blobs/{digest_of(OTHER)}"]
     assert proxied.get(f"team/app/manifests/{digest_of(body)}").data == body
-    assert_nothing_is_left(house)
+    house.assert_nothing_is_left()
 
 
 def test_parts_that_came_before_their_manifest_are_kept_by_it_too(proxied: Proxied, house: House) -> None:
@@ -369,7 +360,7 @@ def test_tags_are_those_of_all_pages_and_have_pages_of_their_own(proxied: Proxie
     proxied.upstream.stop()
     stale = proxied.get("team/app/tags/list")
     assert (how(stale), len(stale.get_json()["tags"])) == ((200, "stale"), 26)
-    assert_nothing_is_left(house)
+    house.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"tags": 1}', b'{"name": "x"}', b"", b"[" * 100_000])
@@ -531,7 +522,7 @@ def test_without_a_store_everything_is_handed_on(proxied: Proxied, house: House,
     assert proxied.get("team/app/tags/list").get_json()["tags"] == ["1", "2", "3"]
     assert proxied.get(f"team/app/referrers/{digest_of(body)}").get_json()["manifests"] == []
     assert house.value("select count(*) from arkvory_artifacts") == 0
-    assert_nothing_is_left(house)
+    house.assert_nothing_is_left()
 
 
 # When the upstream does not want to be asked
