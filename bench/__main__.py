@@ -4,6 +4,7 @@
     uploads     1 GiB in: speed, other requests' waits, memory
     admission   creating an upload beside a million rows
     small       10 KiB out and in, pip's page, memory after 10,000 requests
+    kinds       10 KiB out through a proxy and groups
     peers       the same beside nginx, docker-registry, verdaccio, devpi-server and pypiserver, installed where they can be had
 """
 
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import admission, downloads, small, uploads
+from bench import admission, downloads, kinds, small, uploads
 from bench.peers import comparing
 from bench.report import Machine, Section, render
 
@@ -32,6 +33,7 @@ PARTS: dict[str, Callable[[Path, bool], Section | list[Section]]] = {
     "uploads": uploads.run,
     "admission": admission.run,
     "small": small.run,
+    "kinds": kinds.run,
     "peers": comparing.run,
 }
 

@@ -129,7 +129,7 @@ processes of their own on the same cores. Other servers' programs are kept in `v
 
     make bench                                      # everything, at most 12 minutes and 16 GiB of disk; writes this page
     .venv/bin/python -m bench --quick               # smaller sizes, at most 4 minutes; prints only
-    .venv/bin/python -m bench --only uploads        # a part: downloads, uploads, admission, small, peers"""
+    .venv/bin/python -m bench --only uploads        # a part: downloads, uploads, admission, small, kinds, peers"""
 
 
 def _about(machine: Machine, seconds: float, quick: bool) -> str:

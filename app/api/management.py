@@ -66,5 +66,5 @@ def _build() -> Management:
         quarantine=Quarantine(house.database, house.transactions, house.access),
         scrub=Scrub(house.database, house.store),
         inspection=Inspection(house.database, house.identities, house.cache, house.snapshots, lambda: house.loop),
-        explain=Explain(house.database, house.cache, house.access, house.fetches),
+        explain=Explain(house.database, house.cache, house.access, house.fetches, {"group": house.group}),
     )

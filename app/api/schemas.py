@@ -238,6 +238,7 @@ class HoldRuleOut(Schema):
 
 class ArtifactOut(Schema):
     path = fields.String()
+    member = fields.String(allow_none=True, metadata={"description": "of a group: the member that has it"})
     size = fields.Integer(metadata={"description": "bytes"})
     sha256 = fields.String()
     content_type = fields.String()

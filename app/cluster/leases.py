@@ -84,14 +84,12 @@ class Leases:
                 log.warning("the lease of %s could not be renewed: %s", name, error)
 
     def _drop(self, name: str, holder: str) -> None:
-        """And with it those of the kind (up to the slash) whose holders died, which nobody may ever ask for again."""
-        statement = text(
-            "delete from arkvory_leases where name in (select name from arkvory_leases where (name = :name and holder = :holder) "
-            "or (starts_with(name, :kind) and until < clock_timestamp() - interval '1 minute') for update skip locked)"
-        )
+        """And those of the kind (up to the slash) whose holders died, which nobody may ever ask for again."""
         try:
             with self._database.write() as connection:
-                connection.execute(statement, {"name": name, "holder": holder, "kind": name.partition("/")[0] + "/"})
+                # Whoever asks for it holds its row for a moment: that is waited for.
+                connection.execute(_DROP, {"name": name, "holder": holder})
+                connection.execute(_DROP_STRAYS, {"kind": name.partition("/")[0] + "/"})
         except ArkvoryError as error:
             log.warning("the lease of %s is left to run out: %s", name, error)
 
@@ -136,3 +134,10 @@ class Leases:
                 connection.execute(statement, {"name": name, "holder": holder, "rested": rested, "rest": rest_seconds})
         except ArkvoryError as error:
             log.warning("the lease of %s is left to run out: %s", name, error)
+
+
+_DROP = text("delete from arkvory_leases where name = :name and holder = :holder")
+_DROP_STRAYS = text(
+    "delete from arkvory_leases where name in (select name from arkvory_leases where starts_with(name, :kind) "
+    "and until < clock_timestamp() - interval '1 minute' for update skip locked)"
+)

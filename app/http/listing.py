@@ -88,7 +88,8 @@ class FolderListing(Merged):
     def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Part:
         judge = Judge(snapshot)
         page = list_folder(connection, snapshot.id, self.folder, self.after, judge)
-        return Part(page, held_in_folder(connection, snapshot.id, self.folder), judge)
+        young = {path[len(self.folder) :] for path in judge.withheld}
+        return Part(page, held_in_folder(connection, snapshot.id, self.folder) | young, judge)
 
     def merge(self, repository: Snapshot, parts: Sequence[Part]) -> Draft:
         return self._draft(repository.name, united(parts), [each.judge for each in parts])

@@ -75,6 +75,7 @@ class Parts:
     reader: Reader
     fetches: Fetches
     proxy: Proxy
+    group: Group
     publisher: Publisher
     promoter: Promoter
     listing: Listing
@@ -119,7 +120,7 @@ def build_parts(settings: Settings) -> Parts:
     deposits = Deposits(database, transactions, access, places, admission, store, blobs, sessions)
     fetches = Fetches(database, cache, Secrets(settings), deposits, editor, leases)
     proxy = reader.sources["proxy"] = Proxy(reader, fetches)
-    reader.sources["group"] = Group(reader, cache, snapshots, memberships, proxy)
+    group = reader.sources["group"] = Group(reader, cache, snapshots, memberships, proxy)
     return Parts(
         settings=settings,
         database=database,
@@ -142,6 +143,7 @@ def build_parts(settings: Settings) -> Parts:
         reader=reader,
         fetches=fetches,
         proxy=proxy,
+        group=group,
         publisher=publisher,
         promoter=Promoter(database, access, publisher),
         listing=Listing(database, access),

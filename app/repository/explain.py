@@ -14,7 +14,7 @@ comes of that nobody knows before.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -32,7 +32,7 @@ from app.database.engines import Database
 from app.errors import ArkvoryError, Forbidden, Invalid, Later, NotFound, Quarantined, UpstreamBusy
 from app.repository.fetching import UPSTREAM, Fetches
 from app.repository.quarantine import reason_to_hold
-from app.repository.reading import DocumentSource, check_online
+from app.repository.reading import DocumentSource, Merged, check_online
 from app.repository.withholding import Release, release_of, require_path, restrictions_of
 from app.upstream.breaker import Condition
 from app.upstream.freshness import COLUMNS, Freshness, freshness_of
@@ -167,13 +167,13 @@ class Walk(Protocol):
 class Explain:
     """For whoever may know of the repository: who may read it sees what comes of it, who manages it all the rest."""
 
-    def __init__(self, database: Database, cache: Cache, access: Access, fetches: Fetches) -> None:
+    def __init__(self, database: Database, cache: Cache, access: Access, fetches: Fetches, walks: Mapping[str, Walk]) -> None:
         self._database = database
         self._cache = cache
         self._access = access
         self._fetches = fetches
         # By kind.
-        self.walks: dict[str, Walk] = {}
+        self._walks = walks
 
     def report(self, caller: Caller, wanted: Wanted, subject: str | None = None) -> Report:
         """For the caller, or (for who manages the repository) for `user:NAME` or `anonymous`. Raises Invalid and access errors."""
@@ -228,7 +228,7 @@ class Explain:
 
     def _looked(self, connection: Connection, caller: Caller, snapshot: Snapshot, wanted: Wanted, verdict: Verdict) -> Report:
         entered = self._holding(connection, caller, snapshot, wanted)
-        walk = self.walks.get(snapshot.kind)
+        walk = self._walks.get(snapshot.kind)
         if walk is None or entered.outcome.answer == UNAVAILABLE:
             return Report(wanted, entered.outcome, verdict, replace(entered, chosen=True), None if walk is None else ())
         steps = walk.steps(connection, snapshot, wanted)
@@ -272,7 +272,7 @@ class Explain:
             for key, (document, representation) in named.items()
             if document == source.key
             and region.peek(key) is not None
-            and (snapshot.kind in self.walks or key == keys.for_document(snapshot.id, effective, document, representation))
+            and (snapshot.kind in self._walks or key == keys.for_document(snapshot.id, effective, document, representation))
         )
 
 
@@ -406,10 +406,11 @@ def _decided(snapshot: Snapshot, verdict: Verdict) -> Outcome:
 
 
 def _walked(members: Sequence[Holding], wanted: Wanted) -> Sequence[Holding]:
-    """With those marked that answer: the first one that does not pass; of a document all that have a part in it."""
-    if wanted.source is not None:
+    """With those marked that answer: the first one that does not pass; of a document that is merged all that have a part in it."""
+    if wanted.source is not None and isinstance(wanted.source, Merged):
         return [replace(each, chosen=each.outcome.answer in {SERVED, COMPARED}) for each in members]
-    first = next((each for each in members if each.outcome.answer in {SERVED, COMPARED, REFUSED}), None)
+    ends = {SERVED, COMPARED, REFUSED} if wanted.source is None else {SERVED, COMPARED}
+    first = next((each for each in members if each.outcome.answer in ends), None)
     return [replace(each, chosen=each is first) for each in members]
 
 

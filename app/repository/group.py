@@ -20,6 +20,7 @@ from app.cache.snapshots import Snapshot, Snapshots, read_snapshots
 from app.cache.store import Cache
 from app.cache.view import Seen
 from app.errors import DatabaseAway, Forbidden, IsFolder, NotFound, NotKept, Unavailable
+from app.repository.explain import Step, Wanted
 from app.repository.formats import FORMATS, MERGE, SHIELD, package_of
 from app.repository.proxy import Proxy
 from app.repository.reading import (
@@ -246,6 +247,18 @@ class Group:
             return Sight(contributors, key, members)
 
         return look
+
+    # -- explained
+
+    def steps(self, connection: Connection, group: Snapshot, wanted: Wanted) -> Sequence[Step]:
+        """The members as a read would ask them, in order, and which of them it would not; see `explain.Walk`."""
+        membership = read_membership(connection, group)
+        found = read_snapshots(connection, membership.members)
+        members = [found[each] for each in membership.members if each in found]
+        package = package_of(wanted.format, wanted.path) if wanted.source is None else wanted.source.package
+        asked = self._unshielded(connection, membership, members, package)
+        shielded = f"a hosted member holds the name {package!r}, so no proxy is asked (shield)"
+        return [Step(each, None if each in asked else shielded) for each in members]
 
     def _unshielded(self, connection: Connection, membership: Membership, members: Sequence[Snapshot], package: str) -> Sequence[Snapshot]:
         """All of them, or the hosted ones where these hold the name."""

@@ -22,6 +22,7 @@ from app.database.engines import Database
 from app.database.paging import Page
 from app.errors import Forbidden, NotFound, Quarantined, Unauthenticated
 from app.repository.formats import is_internal, main_path
+from app.repository.members import members_now
 from app.repository.names import PATH_BYTES
 
 # Most paths that one page of a search looks at, and most repositories.
@@ -34,9 +35,10 @@ _LAST = "\U0010ffff" * (PATH_BYTES // 4 + 1)
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """An artifact as it is shown; `size` in bytes."""
+    """An artifact as it is shown; `size` in bytes. `member`: of a group, the one that has it."""
 
     repository: str
+    member: str | None
     format: str
     path: str
     size: int
@@ -85,27 +87,30 @@ class Listing:
         self._authority = Authority(access.identities)
 
     def artifacts(self, caller: Caller, repository: str, wanted: Filter, limit: int, after: str = "") -> Page[Artifact]:
-        """By path. Raises NotFound, Forbidden or Unauthenticated."""
+        """By path; of a group the union of what its members have. Raises NotFound, Forbidden or Unauthenticated."""
         with self._database.consistent() as connection:
             snapshot = find_repository(connection, caller, repository)
             grant = self._access.grant_now(connection, caller, snapshot, READ)
-            pages = _Pages(connection, wanted, limit, held_too=self._manages(connection, caller, snapshot))
-            pages.ended = pages.read(snapshot, grant, after)
-        return pages.page()
+            held_too = self._manages(connection, caller, snapshot)
+            members = members_now(connection, snapshot)
+            # What one of them withholds, no later one shows.
+            pages = [
+                _Pages(connection, wanted, limit, held_too=held_too or bool(members), member=each).fill(snapshot, grant, after)
+                for each in members or (None,)
+            ]
+        return _united(pages, limit, held_too=held_too)
 
     def artifact(self, caller: Caller, repository: str, path: str) -> Artifact:
         """Raises NotFound, Forbidden or Unauthenticated."""
         with self._database.consistent() as connection:
             snapshot = find_repository(connection, caller, repository)
             self._access.require_now(connection, caller, snapshot, READ, path)
-            row = connection.execute(
-                text(f"{_ARTIFACTS} where a.repository_id = :id and a.path = :path"), {"id": snapshot.id, "path": path}
-            ).first()
-            if row is None or is_internal(snapshot.format, path):
+            found = _first(connection, snapshot, path)
+            if found is None or is_internal(snapshot.format, path):
                 raise NotFound(f"there is no {path!r} in repository {repository!r}")
-            if row.held is not None and not self._manages(connection, caller, snapshot):
-                raise Quarantined(f"{path!r} is held in quarantine: {row.held}")
-        return _artifact(snapshot, row)
+            if found.held is not None and not self._manages(connection, caller, snapshot):
+                raise Quarantined(f"{path!r} is held in quarantine: {found.held}")
+        return found
 
     def _manages(self, connection: Connection, caller: Caller, snapshot: Snapshot) -> bool:
         """Whether the caller may see what is held, to release it."""
@@ -175,7 +180,7 @@ class Listing:
                 pages.ended = len(known) <= REPOSITORIES_LOOKED_AT
                 if not pages.ended:
                     pages.position = (known[REPOSITORIES_LOOKED_AT - 1].name, _LAST)
-        return pages.page(across=True)
+        return pages.page()
 
 
 def _grant(row: Row[Any], identity: Identity | None) -> Grant:
@@ -198,19 +203,37 @@ def _package_names(connection: Connection, repository_id: int, grant: Grant, aft
 
 
 class _Pages:
-    """Fills one page from the ranges of paths that may be read, within a bound on the paths looked at."""
+    """Fills one page from the ranges of paths that may be read, within a bound on the paths looked at.
 
-    def __init__(self, connection: Connection, wanted: Filter, limit: int, *, held_too: bool = False, beside_too: bool = True) -> None:
+    With a `member`, what that one has of what a group shows.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        wanted: Filter,
+        limit: int,
+        *,
+        held_too: bool = False,
+        beside_too: bool = True,
+        member: Snapshot | None = None,
+    ) -> None:
         self._connection = connection
+        self._member = member
         self._held_too = held_too
         self._beside_too = beside_too
         self._wanted = wanted
         self._limit = limit
         self._left = LOOKED_AT
-        self._items: list[Artifact] = []
+        self.items: list[Artifact] = []
         # Repository and path of what was looked at last; a page that has not `ended` goes on behind it.
         self.position = ("", "")
         self.ended = False
+
+    def fill(self, snapshot: Snapshot, grant: Grant, after: str) -> _Pages:
+        """With what this repository alone has."""
+        self.ended = self.read(snapshot, grant, after)
+        return self
 
     def read(self, snapshot: Snapshot, grant: Grant, after: str) -> bool:
         """False when the page is full, or enough was looked at."""
@@ -218,7 +241,7 @@ class _Pages:
             more = after < high
             while more:
                 batch = self._batch()
-                rows = self._rows(snapshot.id, max(low, after), high, strictly=after >= low, batch=batch)
+                rows = self._rows((self._member or snapshot).id, max(low, after), high, strictly=after >= low, batch=batch)
                 if not self._take(snapshot, rows):
                     return False
                 more = len(rows) == batch
@@ -227,16 +250,16 @@ class _Pages:
 
     def _batch(self) -> int:
         """One more than the page has room for tells whether there is a next page."""
-        room = self._limit - len(self._items) + 1
+        room = self._limit - len(self.items) + 1
         return min(self._left, max(room, 1000) if self._wanted.words else room)
 
     def _take(self, snapshot: Snapshot, rows: Sequence[Row[Any]]) -> bool:
         for row in rows:
-            if len(self._items) == self._limit:
+            if len(self.items) == self._limit:
                 return False
             self.position = (snapshot.name, row.path)
             if self._shows(snapshot, row.path):
-                self._items.append(_artifact(snapshot, row))
+                self.items.append(_artifact(snapshot, self._member, row))
         self._left -= len(rows)
         return self._left > 0
 
@@ -256,10 +279,32 @@ class _Pages:
             {"id": repository_id, "low": low, "high": high, "batch": batch},
         ).all()
 
-    def page(self, *, across: bool = False) -> Page[Artifact]:
-        if self.ended:
-            return Page(self._items)
-        return Page(self._items, self.position if across else self.position[1:])
+    def page(self) -> Page[Artifact]:
+        return Page(self.items, None if self.ended else self.position)
+
+
+def _united(pages: Sequence[_Pages], limit: int, *, held_too: bool) -> Page[Artifact]:
+    """As far as all of them were looked at; of each path what the first has, also where that is held."""
+    end = min((each.position[1] for each in pages if not each.ended), default=_LAST)
+    first: dict[str, Artifact] = {}
+    for each in pages:
+        for item in each.items:
+            if item.path <= end:
+                first.setdefault(item.path, item)
+    found = [first[path] for path in sorted(first)]
+    if len(found) > limit:
+        found, end = found[:limit], found[limit - 1].path
+    return Page([each for each in found if held_too or each.held is None], None if end == _LAST else (end,))
+
+
+def _first(connection: Connection, snapshot: Snapshot, path: str) -> Artifact | None:
+    """What is at a path; of a group the first member's."""
+    statement = text(f"{_ARTIFACTS} where a.repository_id = :id and a.path = :path")
+    for member in members_now(connection, snapshot) or (None,):
+        row = connection.execute(statement, {"id": (member or snapshot).id, "path": path}).first()
+        if row is not None:
+            return _artifact(snapshot, member, row)
+    return None
 
 
 def _ranges(grant: Grant, prefix: str) -> Iterator[tuple[str, str]]:
@@ -288,8 +333,8 @@ def _merged(ranges: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return merged
 
 
-def _artifact(snapshot: Snapshot, row: Row[Any]) -> Artifact:
-    return Artifact(snapshot.name, snapshot.format, *tuple(row))
+def _artifact(snapshot: Snapshot, member: Snapshot | None, row: Row[Any]) -> Artifact:
+    return Artifact(snapshot.name, None if member is None else member.name, snapshot.format, *tuple(row))
 
 
 _ARTIFACTS = (

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, text
 from app.access.decision import MANAGE, Access
 from app.access.identity import Caller
 from app.cache.changes import Transaction
-from app.cache.snapshots import Snapshot, read_snapshot
+from app.cache.members import read_membership
+from app.cache.snapshots import Snapshot, read_snapshot, read_snapshots
 from app.database.locks import Step
 from app.errors import ArkvoryError, Forbidden, Invalid, NotAllowedHere, NotFound, Unauthenticated
 
@@ -105,6 +106,19 @@ def groups_of(connection: Connection, member_id: int) -> set[int]:
 def leave_groups(connection: Connection, repository_id: int) -> None:
     """Of a repository that is deleted: it is nobody's member any more, and has none."""
     connection.execute(text("delete from arkvory_members where group_id = :id or member_id = :id"), {"id": repository_id})
+
+
+def members_now(connection: Connection, repository: Snapshot) -> Sequence[Snapshot]:
+    """The members of a group as they are now, in order; of what is no group, none."""
+    ids = read_membership(connection, repository).members
+    found = read_snapshots(connection, ids) if ids else {}
+    return [found[each] for each in ids if each in found]
+
+
+def require_own(repository: Snapshot) -> None:
+    """Raises NotAllowedHere for a group, in which nothing is stored, held or copied."""
+    if repository.kind == "group":
+        raise NotAllowedHere(f"repository {repository.name!r} is a group and has nothing of its own; name the member that has it")
 
 
 def member_now(connection: Connection, group: Snapshot, member_id: int) -> Snapshot:

@@ -18,6 +18,7 @@ from app.database.engines import Database
 from app.errors import ArkvoryError, Invalid, NotFound, Quarantined
 from app.repository.blobs import Linked
 from app.repository.formats import FORMATS
+from app.repository.members import require_own
 from app.repository.publishing import Also, KnownBlob, NewFile, Package, Published, Publisher, Session, Target
 from app.repository.reading import check_online
 from app.repository.references import Reference, closure
@@ -58,6 +59,7 @@ class Promoter:
         with self._database.consistent() as connection:
             snapshot = find_repository(connection, caller, source)
             check_online(snapshot)
+            require_own(snapshot)
             copies = self._select(connection, caller, snapshot, selection)
         into = Target(snapshot.format, target, caller)
         with self._publisher.begin(into, None, links=True) as session:

@@ -26,6 +26,7 @@ from app.database.locks import Step
 from app.database.paging import Page, page
 from app.errors import Invalid, NotFound
 from app.repository.formats import FORMATS, is_internal, is_made, main_path
+from app.repository.members import require_own
 from app.repository.names import check_path
 from app.repository.references import SAME, same_bytes
 
@@ -73,6 +74,7 @@ class Quarantine:
         snapshot = self._find(caller, repository)
         with self._transactions.begin(snapshot.id) as transaction:
             caller = self._require(transaction.connection, caller, snapshot)
+            require_own(snapshot)
             if is_made(snapshot.format, path):
                 raise Invalid(f"{path!r} is made from what is stored and goes with it: hold the files", field="path")
             covered = covered_paths(transaction.connection, snapshot, path)
@@ -114,6 +116,7 @@ class Quarantine:
         with self._transactions.begin(snapshot.id) as transaction:
             connection = transaction.connection
             self._require(connection, caller, snapshot)
+            require_own(snapshot)
             if len(_rules(connection, snapshot.id)) >= MOST_RULES:
                 raise Invalid(f"a repository has at most {MOST_RULES} hold rules", field="pattern")
             row = connection.execute(

@@ -205,6 +205,8 @@ class Judge:
         self._now = now or datetime.now(UTC)
         # When the next of those that were left out comes of age; null: none was.
         self.until: datetime | None = None
+        # Paths that were left out for their age: a group has them from no later member.
+        self.withheld: set[str] = set()
 
     @property
     def is_idle(self) -> bool:
@@ -232,6 +234,7 @@ class Judge:
         if available_at is None or available_at <= self._now:
             return False
         self.until = available_at if self.until is None else min(self.until, available_at)
+        self.withheld.add(release.path)
         return True
 
 

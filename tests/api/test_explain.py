@@ -122,6 +122,27 @@ def test_in_a_proxy_what_is_made_elsewhere_is_the_upstreams_own_file(filled: Ser
     assert warm["found"]["gate"]["size"] == len(filled.get(address).content)
 
 
+def test_of_a_group_each_member_says_for_itself_what_it_has(filled: Server, upstream: FakeUpstream) -> None:
+    """Present order; a member that is away is named; and so does the answer itself."""
+    filled.repository("away"), filled.repository("up", kind="proxy", upstream_url=upstream.url)
+    assert filled.patch("/api/v1/repositories/away", json={"status": "offline"}).status_code == 200
+    filled.repository("all", kind="group", members=["away", "up", "raw"])
+    cold = explained(filled, "/raw/all/a.txt")
+    assert [(each["repository"], each["outcome"]["answer"]) for each in cold["members"]] == [
+        ("away", "unavailable"), ("up", "fetched"), ("raw", "served"),
+    ]  # fmt: skip
+    assert (cold["outcome"]["answer"], upstream.asked) == ("fetched", [])
+    answer = filled.get("/raw/all/a.txt")
+    assert (answer.headers["X-Arkvory-Member"], answer.headers["X-Arkvory-Passed-Over"]) == ("raw", "away")
+    warm = explained(filled, "/raw/all/a.txt")
+    assert [(each["outcome"]["code"], each["chosen"]) for each in warm["members"]] == [
+        ("repository_offline", False), ("not_found", False), (None, True),
+    ]  # fmt: skip
+    assert warm["outcome"] == {"answer": "served", "code": None, "detail": "raw: stored here"}
+    folder = explained(filled, "/raw/all/")
+    assert [each["repository"] for each in folder["members"] if each["chosen"]] == ["up", "raw"]
+
+
 def test_the_upstream_of_a_proxy_and_how_it_is(filled: Server, upstream: FakeUpstream) -> None:
     """In the answers and in the metrics: of the process that answers."""
     filled.repository("dl", kind="proxy", upstream_url=upstream.url)

@@ -66,7 +66,7 @@ def test_a_repository_is_shown_with_its_epochs_and_its_client_address(server: Se
     assert made == server.get(answer.headers["Location"].removeprefix(server.url)).json()
     assert made | {"created_at": "", "updated_at": ""} == {
         "name": name, "format": "pypi", "kind": "hosted", "status": "online", "public": False, "quota_bytes": 5, "settings": {},
-        "host": None, "upstream_url": None, "upstream": None, "creator": "admin",
+        "host": None, "upstream_url": None, "upstream": None, "creator": "admin", "members": None, "warnings": [],
         "epochs": {"metadata": 1, "authorization": 1, "content": 1, "members": 1},
         "url": f"{server.url}/pypi/{name}/simple/", "created_at": "", "updated_at": "",
     }  # fmt: skip

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import gevent
 import pytest
 from gevent.event import Event
+from sqlalchemy import text
 
 from app.cluster import inspection, leases
 from app.cluster.leases import Leases
@@ -96,3 +99,15 @@ def test_a_runner_that_was_stopped_finds_its_job_taken_over_and_ends_it(
     assert house.value("select holder from arkvory_leases").endswith(second._incarnation), "what is lost is not given away"
     go.set()
     assert taken_over.get(timeout=5)
+
+
+def test_a_name_is_let_go_also_while_somebody_asks_for_it(house: House) -> None:
+    """Who asks locks the row for a moment; it was left to run out then, and whoever waited did so for all of its seconds."""
+    with house.parts.database.write() as asking:
+        with of(house, "a/0").hold("fetch/1/a", 10.0, 0.0):
+            asking.execute(text("select 1 from arkvory_leases where name = 'fetch/1/a' for update"))
+            ending = gevent.spawn_later(0.3, asking.commit)
+        ending.join(timeout=5)
+    began = time.monotonic()
+    with of(house, "a/1").hold("fetch/1/a", 10.0, 5.0) as held:
+        assert held and time.monotonic() - began < 1.0

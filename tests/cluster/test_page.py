@@ -10,10 +10,9 @@ from tests.cluster import test_scale, test_visibility
 from tests.faults import test_flips, test_outages
 from tests.support.consistency_page import PAGE, renewed
 from tests.support.flips import KINDS
-from tests.support.visibility import CHANGES
 
 TABLES = {
-    test_visibility.HEADINGS: [each.name for each in CHANGES],
+    test_visibility.HEADINGS: [each.name for each in test_visibility.ROWS],
     test_flips.HEADINGS: [f"{kind}{mail}" for mail in ("", ", no mail") for kind in KINDS],
     test_outages.HEADINGS: list(test_outages.TROUBLES),
     test_scale.PUBLISHING: [f"{count}" for count in test_scale.INSTANCES],

@@ -10,17 +10,15 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from app.access.deploying import DeployTokens, NewDeployToken
 from app.access.identity import Caller
 from app.access.people import Groups
 from app.access.roles import NewRoleRule
 from app.access.tokens import NewToken
-from app.cache.snapshots import Snapshot, read_snapshot
 from app.errors import ArkvoryError, Forbidden, Invalid, NotFound, Unauthenticated
 from app.http.listing import FolderListing
-from app.repository.explain import ANSWERS, Explain, Report, Step, Wanted
+from app.repository.explain import ANSWERS, Explain, Report, Wanted
 from app.repository.reading import Ask
 from app.upstream.breaker import FAILURES
 from tests.support.house import ADMIN, NOBODY, House
@@ -31,13 +29,17 @@ BODY = noise(20_000)
 
 @pytest.fixture
 def explaining(house: House) -> Explain:
-    return Explain(house.parts.database, house.parts.cache, house.parts.access, house.parts.fetches)
+    return explain_of(house)
+
+
+def explain_of(house: House) -> Explain:
+    parts = house.parts
+    return Explain(parts.database, parts.cache, parts.access, parts.fetches, {"group": parts.group})
 
 
 def told(house: House, path: str, *, caller: Caller = ADMIN, subject: str | None = None) -> Report:
     """What is said of a file, after it was seen that nothing else happened (S1: nothing that this process remembers either)."""
-    parts = house.parts
-    explain = Explain(parts.database, parts.cache, parts.access, parts.fetches)
+    parts, explain = house.parts, explain_of(house)
     before = [(each.name, len(each), each.hits, each.fetches) for each in parts.cache.regions], house.epochs(), parts.fetches.running
     report = explain.report(caller, Wanted("raw", "files", path), subject)
     after = [(each.name, len(each), each.hits, each.fetches) for each in parts.cache.regions], house.epochs(), parts.fetches.running
@@ -380,68 +382,132 @@ def test_refused_credentials_are_told_and_do_not_count_as_failures(house: House,
     assert (condition.state, condition.failures) == ("closed", 0)
 
 
-# Groups: what is made of a walk, over real members
-
-
-class Members:
-    """A walk over these repositories, in this order; the names in `kept` are kept from it."""
-
-    def __init__(self, *names: str, kept: Sequence[str] = ()) -> None:
-        self.names = names
-        self.kept = kept
-
-    def steps(self, connection: Connection, group: Snapshot, wanted: Wanted) -> Sequence[Step]:
-        found = {name: read_snapshot(connection, "default", name) for name in self.names}
-        return [Step(found[name], "a hosted member holds this name (shield)" if name in self.kept else None) for name in self.names]
+# Groups
 
 
 @pytest.fixture
 def grouped(house: House, upstream: FakeUpstream) -> House:
-    """Two hosted repositories and a proxy, and `files`, whose members the test says."""
-    for name in ("one", "two", "files"):
+    """The group `files` of two hosted repositories, and a proxy `dl`."""
+    for name in ("one", "two"):
         house.repository(name)
     house.repository("dl", kind="proxy", upstream_url=upstream.url)
-    house.rows("update arkvory_repositories set kind = 'group' where name = 'files'")
+    house.repository("files", kind="group", members=["one", "two"])
     return house
 
 
-def walked(house: House, explaining: Explain, members: Members, path: str) -> tuple[str, str | None, dict[str, tuple[str, bool]]]:
-    """The answer, its code, and by member what it says and whether it answers."""
-    explaining.walks["group"] = members
-    report = explaining.report(ADMIN, Wanted("raw", "files", path))
+Walked = dict[str, tuple[str, bool]]
+
+
+def walked(house: House, path: str) -> tuple[str, Walked]:
+    """The answer, which a read then gave too unless the upstream is still to be asked; by member what it says and whether it answers."""
+    report = told(house, path)
     assert report.members is not None
-    return report.outcome.answer, report.outcome.code, {each.snapshot.name: (each.outcome.answer, each.chosen) for each in report.members}
+    chosen = [each.snapshot.name for each in report.members if each.chosen]
+    if report.outcome.answer != "fetched":
+        assert agreed(house, path) == report.outcome.answer
+    if report.outcome.answer in {"served", "compared"}:
+        found = house.parts.reader.find(Ask("raw", "files", path, ADMIN)).told
+        assert found is not None and [found.member] == chosen
+    return report.outcome.answer, {each.snapshot.name: (each.outcome.answer, each.chosen) for each in report.members}
 
 
-def test_the_first_member_that_has_it_answers(grouped: House, explaining: Explain) -> None:
+def why(house: House, wanted: Wanted) -> dict[str, str]:
+    """By member what is said of it."""
+    return {each.snapshot.name: each.outcome.detail for each in explain_of(house).report(ADMIN, wanted).members or ()}
+
+
+def test_the_first_member_that_has_it_answers(grouped: House) -> None:
+    grouped.change("files", members=["one", "two", "dl"])
     grouped.publish("a", BODY, "two")
-    members = Members("one", "two", "dl")
-    assert walked(grouped, explaining, members, "a") == (
-        "served", None, {"one": ("absent", False), "two": ("served", True), "dl": ("fetched", False)}
-    )  # fmt: skip
+    assert walked(grouped, "a") == ("served", {"one": ("absent", False), "two": ("served", True), "dl": ("fetched", False)})
+    grouped.change("files", members=["two", "one"])
+    grouped.publish("a", BODY, "one")
+    assert walked(grouped, "a") == ("served", {"two": ("served", True), "one": ("served", False)})
 
 
-def test_a_member_that_withholds_it_ends_the_walk(grouped: House, explaining: Explain) -> None:
+def test_a_member_that_withholds_it_ends_the_walk(grouped: House) -> None:
     for name in ("one", "two"):
         grouped.publish("a", BODY, name)
     grouped.quarantine.hold(ADMIN, "one", "a", "looked at")
-    assert walked(grouped, explaining, Members("one", "two"), "a") == (
-        "refused", "quarantined", {"one": ("refused", True), "two": ("served", False)}
-    )  # fmt: skip
+    assert walked(grouped, "a") == ("refused", {"one": ("refused", True), "two": ("served", False)})
+    grouped.quarantine.hold(ADMIN, "two", "b", "looked at")
+    assert walked(grouped, "b") == ("absent", {"one": ("absent", False), "two": ("absent", False)})
 
 
-def test_a_member_that_cannot_answer_is_passed_over_and_nothing_is_absent_then(grouped: House, explaining: Explain) -> None:
+def test_what_is_too_young_in_the_first_member_ends_the_walk(grouped: House, upstream: FakeUpstream) -> None:
+    grouped.change("files", members=["dl", "one"])
+    grouped.change("dl", settings={"minimum_age": 2})
+    upstream.put("/a", BODY, headers=dated(datetime.now(UTC) - timedelta(hours=1)))
+    grouped.publish("a", BODY, "one")
+    assert walked(grouped, "a")[0] == "fetched"
+    assert read(grouped, "a") == "too_young"
+    assert walked(grouped, "a") == ("refused", {"dl": ("refused", True), "one": ("served", False)})
+
+
+def test_a_member_that_cannot_answer_is_passed_over_and_nothing_is_absent_then(grouped: House) -> None:
     grouped.change("one", status="offline")
-    assert walked(grouped, explaining, Members("one", "two"), "a")[:2] == ("unavailable", "repository_offline")
+    assert walked(grouped, "a") == ("unavailable", {"one": ("unavailable", False), "two": ("absent", False)})
     grouped.publish("a", BODY, "two")
-    assert walked(grouped, explaining, Members("one", "two"), "a")[0] == "served"
+    assert walked(grouped, "a") == ("served", {"one": ("unavailable", False), "two": ("served", True)})
+    grouped.change("files", status="offline")
+    assert told(grouped, "a").outcome.code == read(grouped, "a") == "repository_offline"
 
 
-def test_a_proxy_that_was_not_asked_yet_may_have_it_before_others(grouped: House, explaining: Explain, upstream: FakeUpstream) -> None:
+def test_a_proxy_that_was_not_asked_yet_may_have_it_before_others(grouped: House, upstream: FakeUpstream) -> None:
+    grouped.change("files", members=["dl", "two"])
     grouped.publish("a", BODY, "two")
-    assert walked(grouped, explaining, Members("dl", "two"), "a")[0] == "fetched"
-    assert walked(grouped, explaining, Members("dl", "two", kept=["dl"]), "a") == (
-        "served", None, {"dl": ("absent", False), "two": ("served", True)}
-    )  # fmt: skip
-    assert walked(grouped, explaining, Members(), "a")[:2] == ("absent", "not_found")
+    assert walked(grouped, "a")[0] == "fetched"
     assert upstream.asked == []
+    assert read(grouped, "a") is None
+    assert walked(grouped, "a") == ("served", {"dl": ("absent", False), "two": ("served", True)})
+
+
+def test_a_group_without_members_has_nothing(grouped: House) -> None:
+    grouped.change("files", members=[])
+    assert walked(grouped, "a") == ("absent", {})
+
+
+def test_a_proxy_that_a_path_rule_keeps_out_of_it_says_which(grouped: House) -> None:
+    grouped.change("files", members=["dl", "two"])
+    grouped.change("dl", settings={"block": ["bad*"]})
+    grouped.publish("bad", BODY, "two")
+    assert walked(grouped, "bad") == ("served", {"dl": ("absent", False), "two": ("served", True)})
+    assert "bad*" in why(grouped, Wanted("raw", "files", "bad"))["dl"]
+
+
+def test_a_shielded_name_is_asked_of_no_proxy(house: House, upstream: FakeUpstream) -> None:
+    """Dependency confusion: also while the hosted member that holds the name is offline."""
+    house.repository("ours", format="maven")
+    house.repository("theirs", format="maven", kind="proxy", upstream_url=upstream.url)
+    house.repository("all", format="maven", kind="group", members=["theirs", "ours"], settings={"name_policy": "shield"})
+    house.publish("org/acme/lib/1.0/lib-1.0.jar", BODY, "ours", format="maven", package="org.acme:lib")
+    newer, other = (Wanted("maven", "all", f"org/acme/{each}/2.0/{each}-2.0.jar") for each in ("lib", "tool"))
+    assert why(house, newer)["theirs"] == "a hosted member holds the name 'org.acme:lib', so no proxy is asked (shield)"
+    assert "shield" not in why(house, other)["theirs"]
+    house.change("ours", status="offline")
+    report = explain_of(house).report(ADMIN, newer)
+    assert (report.outcome.answer, report.outcome.code) == ("unavailable", "repository_offline")
+    house.change("all", settings={"name_policy": "merge"})
+    assert "shield" not in why(house, newer)["theirs"]
+    assert upstream.asked == []
+
+
+def test_of_a_merged_document_all_that_have_a_part_answer(grouped: House) -> None:
+    grouped.change("files", members=["one", "two", "dl"])
+    for name in ("one", "two"):
+        grouped.publish(f"folder/{name}", BODY, name)
+    wanted = Wanted("raw", "files", "folder/", source=FolderListing("folder/", "json"))
+    report = explain_of(grouped).report(ADMIN, wanted)
+    assert report.outcome.answer == "served" and report.members is not None
+    assert {each.snapshot.name: each.chosen for each in report.members} == {"one": True, "two": True, "dl": False}
+
+
+def test_who_may_read_the_group_is_shown_its_members_but_no_upstream(grouped: House) -> None:
+    """DESIGN 3: members' own rules are not asked."""
+    grouped.user("ada")
+    grouped.change("files", members=["dl", "two"])
+    grouped.publish("a", BODY, "two")
+    grouped.rule("files", "user:ada", "read")
+    report = told(grouped, "a", caller=grouped.identify(grouped.token("ada")))
+    assert report.members is not None and not any(each.shown for each in report.members)
+    assert report.verdict.allowed and report.outcome.answer == "fetched"

@@ -21,7 +21,7 @@ from app.access.tokens import NewToken, Tokens
 from app.cluster.loop import Loop
 from app.errors import ArkvoryError
 from app.http.parts import Parts, build_parts
-from app.repository.publishing import Conditions, NewFile, Published, Target
+from app.repository.publishing import Conditions, NewFile, Package, Published, Target
 from app.repository.quarantine import Quarantine
 from app.repository.reading import Ask
 from app.repository.registry import NewRepository, Registry, RepositoryChange
@@ -139,6 +139,7 @@ class House:
         conditions: Conditions | None = None,
         pieces: int = 1,
         format: str = "raw",
+        package: str = "",
     ) -> Published:
         """As the raw route does it; `told`: whether the length is known beforehand."""
         expected = Expected(size=len(body) if told else None)
@@ -148,7 +149,8 @@ class House:
             for start in range(0, len(body), step):
                 receiver.feed(body[start : start + step])
                 gevent.sleep(0)
-            return session.publish([NewFile(path, receiver.finish(), "application/octet-stream")], conditions)[0]
+            file = NewFile(path, receiver.finish(), "application/octet-stream", package=Package(package, package) if package else None)
+            return session.publish([file], conditions)[0]
 
     def delete(self, path: str, repository: str = "files", *, caller: Caller = ADMIN, conditions: Conditions | None = None) -> None:
         self.parts.editor.delete(Target("raw", repository, caller), [path], conditions)

@@ -75,7 +75,7 @@ class Change:
     after: Seen
 
 
-def _get(path: str, who: str | None = None, *, password: bool = False) -> Callable[[Stage, Line], Seen]:
+def get(path: str, who: str | None = None, *, password: bool = False) -> Callable[[Stage, Line], Seen]:
     def ask(stage: Stage, line: Line) -> Seen:
         auth: Auth = None if who is None else (who, stage.memory.get("password", PASSWORDS[0])) if password else stage.memory[who]
         answer = line.get(path, auth)
@@ -91,15 +91,15 @@ def _put(path: str) -> Callable[[Stage, Line], Seen]:
     return ask
 
 
-def _api(method: str, path: str, body: Any = None) -> Act:
+def api(method: str, path: str, body: Any = None) -> Act:
     return lambda stage, line: stage.call(line, method, path, body)
 
 
-def _patch(repository: str, **values: Any) -> Act:
-    return _api("PATCH", f"/repositories/{repository}", values)
+def patch(repository: str, **values: Any) -> Act:
+    return api("PATCH", f"/repositories/{repository}", values)
 
 
-def _store(path: str, body: bytes) -> Act:
+def store(path: str, body: bytes) -> Act:
     return lambda stage, line: stage.put(line, path, body)
 
 
@@ -118,7 +118,7 @@ def _gone(key: str, path: str) -> Act:
     return lambda stage, line: stage.call(line, "DELETE", f"{path}/{stage.memory[f'{key} id']}")
 
 
-def _both(*acts: Act) -> Act:
+def both(*acts: Act) -> Act:
     def act(stage: Stage, line: Line) -> None:
         for each in acts:
             each(stage, line)
@@ -137,77 +137,77 @@ def _set_password(number: int) -> Act:
 OLD, NEW, GONE = (200, b"old"), (200, b"new"), (404, None)
 STORED, LOGIN, HELD, REFUSED = (204, None), (401, None), (403, None), (503, None)
 _NEW_TOKEN = {"name": "of ann for now", "permissions": ["read"], "user": "ann"}
-_HOLD = _api("PUT", "/repositories/open/artifacts/a/quarantine", {"reason": "looks wrong", "trust": "suspicious"})
-_RELEASE = _api("DELETE", "/repositories/open/artifacts/a/quarantine")
-_ANN_MAY_NOT = _api("PATCH", "/users/ann", {"administrator": False})
+_HOLD = api("PUT", "/repositories/open/artifacts/a/quarantine", {"reason": "looks wrong", "trust": "suspicious"})
+_RELEASE = api("DELETE", "/repositories/open/artifacts/a/quarantine")
+_ANN_MAY_NOT = api("PATCH", "/users/ann", {"administrator": False})
 
 CHANGES: tuple[Change, ...] = (
-    Change("rename", _patch("open", name="other"), _patch("other", name="open"), _get("/raw/open/a"), OLD, LOGIN),
-    Change("status", _patch("open", status="offline"), _patch("open", status="online"), _get("/raw/open/a"), OLD, REFUSED),
+    Change("rename", patch("open", name="other"), patch("other", name="open"), get("/raw/open/a"), OLD, LOGIN),
+    Change("status", patch("open", status="offline"), patch("open", status="online"), get("/raw/open/a"), OLD, REFUSED),
     Change(
-        "settings", _patch("open", settings={"write_policy": "once"}), _patch("open", settings={"write_policy": "replace"}),
+        "settings", patch("open", settings={"write_policy": "once"}), patch("open", settings={"write_policy": "replace"}),
         _put("/raw/open/a"), STORED, (409, None),
     ),
-    Change("public flag", _patch("open", public=False), _patch("open", public=True), _get("/raw/open/a"), OLD, LOGIN),
+    Change("public flag", patch("open", public=False), patch("open", public=True), get("/raw/open/a"), OLD, LOGIN),
     Change(
         "access rule added", _made("rule", "POST", "/repositories/closed/rules", {"subject": "user:ann", "permissions": ["read"]}),
-        _gone("rule", "/repositories/closed/rules"), _get("/raw/closed/a", "ann"), GONE, OLD,
+        _gone("rule", "/repositories/closed/rules"), get("/raw/closed/a", "ann"), GONE, OLD,
     ),
     Change(
         "access rule removed", _gone("rule", "/repositories/closed/rules"),
         _made("rule", "POST", "/repositories/closed/rules", {"subject": "user:ann", "permissions": ["read"]}),
-        _get("/raw/closed/a", "ann"), OLD, GONE,
+        get("/raw/closed/a", "ann"), OLD, GONE,
     ),
     Change(
         "deploy token", _gone("deploy", "/repositories/closed/deploy-tokens"),
         _made("deploy", "POST", "/repositories/closed/deploy-tokens", {"name": "d", "permissions": ["read"]}),
-        _get("/raw/closed/a", "deploy"), OLD, LOGIN,
+        get("/raw/closed/a", "deploy"), OLD, LOGIN,
     ),
     Change(
-        "repository deletion", _api("DELETE", "/repositories/away"),
-        _both(_api("POST", "/repositories", {"name": "away", "format": "raw", "public": True}), _store("/raw/away/a", b"old")),
-        _get("/raw/away/a"), OLD, LOGIN,
+        "repository deletion", api("DELETE", "/repositories/away"),
+        both(api("POST", "/repositories", {"name": "away", "format": "raw", "public": True}), store("/raw/away/a", b"old")),
+        get("/raw/away/a"), OLD, LOGIN,
     ),
     Change(
-        "publish", _store("/raw/open/b", b"new"), _api("DELETE", "/repositories/open/artifacts/b"), _get("/raw/open/b"), GONE, NEW,
+        "publish", store("/raw/open/b", b"new"), api("DELETE", "/repositories/open/artifacts/b"), get("/raw/open/b"), GONE, NEW,
     ),
-    Change("overwrite", _store("/raw/open/a", b"new"), _store("/raw/open/a", b"old"), _get("/raw/open/a"), OLD, NEW),
+    Change("overwrite", store("/raw/open/a", b"new"), store("/raw/open/a", b"old"), get("/raw/open/a"), OLD, NEW),
     Change(
-        "delete", _api("DELETE", "/repositories/open/artifacts/a"), _store("/raw/open/a", b"old"), _get("/raw/open/a"), OLD, GONE,
+        "delete", api("DELETE", "/repositories/open/artifacts/a"), store("/raw/open/a", b"old"), get("/raw/open/a"), OLD, GONE,
     ),
-    Change("quarantine", _HOLD, _RELEASE, _get("/raw/open/a"), OLD, HELD),
-    Change("release", _RELEASE, _HOLD, _get("/raw/open/a"), HELD, OLD),
+    Change("quarantine", _HOLD, _RELEASE, get("/raw/open/a"), OLD, HELD),
+    Change("release", _RELEASE, _HOLD, get("/raw/open/a"), HELD, OLD),
     Change(
-        "hold rule", _both(_made("hold", "POST", "/repositories/open/hold-rules", {"pattern": "a", "reason": "all of them"}),
-                           _store("/raw/open/a", b"old")),
-        _both(_gone("hold", "/repositories/open/hold-rules"), _RELEASE), _get("/raw/open/a"), OLD, HELD,
-    ),
-    Change(
-        "token revoked", _gone("token", "/tokens"), _made("token", "POST", "/tokens", _NEW_TOKEN), _get("/raw/open/a", "token"), OLD, LOGIN,
+        "hold rule", both(_made("hold", "POST", "/repositories/open/hold-rules", {"pattern": "a", "reason": "all of them"}),
+                           store("/raw/open/a", b"old")),
+        both(_gone("hold", "/repositories/open/hold-rules"), _RELEASE), get("/raw/open/a"), OLD, HELD,
     ),
     Change(
-        "user disabled", _api("PATCH", "/users/bob", {"disabled": True}), _api("PATCH", "/users/bob", {"disabled": False}),
-        _get("/raw/closed/a", "bob"), OLD, LOGIN,
-    ),
-    Change("password", _set_password(1), _set_password(0), _get("/raw/closed/a", "bob", password=True), OLD, LOGIN),
-    Change(
-        "administrator's right", _ANN_MAY_NOT, _api("PATCH", "/users/ann", {"administrator": True}),
-        _get("/raw/closed/a", "ann"), OLD, GONE,
+        "token revoked", _gone("token", "/tokens"), _made("token", "POST", "/tokens", _NEW_TOKEN), get("/raw/open/a", "token"), OLD, LOGIN,
     ),
     Change(
-        "group membership", _api("DELETE", "/groups/team/members/ann"), _both(_ANN_MAY_NOT, _api("PUT", "/groups/team/members/ann")),
-        _get("/raw/closed/a", "ann"), OLD, GONE,
+        "user disabled", api("PATCH", "/users/bob", {"disabled": True}), api("PATCH", "/users/bob", {"disabled": False}),
+        get("/raw/closed/a", "bob"), OLD, LOGIN,
+    ),
+    Change("password", _set_password(1), _set_password(0), get("/raw/closed/a", "bob", password=True), OLD, LOGIN),
+    Change(
+        "administrator's right", _ANN_MAY_NOT, api("PATCH", "/users/ann", {"administrator": True}),
+        get("/raw/closed/a", "ann"), OLD, GONE,
     ),
     Change(
-        "role", _api("DELETE", "/roles/readers/holders/user:ann"), _api("PUT", "/roles/readers/holders/user:ann"),
-        _get("/raw/closed/a", "ann"), OLD, GONE,
+        "group membership", api("DELETE", "/groups/team/members/ann"), both(_ANN_MAY_NOT, api("PUT", "/groups/team/members/ann")),
+        get("/raw/closed/a", "ann"), OLD, GONE,
     ),
     Change(
-        "anonymous switch", _api("PATCH", "/installation", {"anonymous": False}), _api("PATCH", "/installation", {"anonymous": True}),
-        _get("/raw/open/a"), OLD, LOGIN,
+        "role", api("DELETE", "/roles/readers/holders/user:ann"), api("PUT", "/roles/readers/holders/user:ann"),
+        get("/raw/closed/a", "ann"), OLD, GONE,
     ),
     Change(
-        "read-only switch", _api("PATCH", "/installation", {"read_only": True}), _api("PATCH", "/installation", {"read_only": False}),
+        "anonymous switch", api("PATCH", "/installation", {"anonymous": False}), api("PATCH", "/installation", {"anonymous": True}),
+        get("/raw/open/a"), OLD, LOGIN,
+    ),
+    Change(
+        "read-only switch", api("PATCH", "/installation", {"read_only": True}), api("PATCH", "/installation", {"read_only": False}),
         _put("/raw/open/a"), STORED, REFUSED,
     ),
 )  # fmt: skip
