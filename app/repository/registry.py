@@ -32,8 +32,6 @@ from app.upstream.secrets import Secrets
 from config import Settings
 
 KINDS = ("hosted", "proxy", "group")
-# Formats that may have an upstream.
-PROXIED = ("raw", "maven", "npm", "oci", "pypi")
 LONGEST_TTL = 366 * 86400
 MOST_DAYS = 3660
 STATUSES = ("online", "offline", "maintenance")
@@ -284,8 +282,6 @@ def _check(new: NewRepository) -> None:
         raise Invalid(f"the kind is one of {', '.join(KINDS)}", field="kind")
     if new.members is not None and new.kind != "group":
         raise Invalid(f"a {new.kind} repository has no members", field="members")
-    if new.kind == "proxy" and new.format not in PROXIED:
-        raise Invalid(f"proxies of the format {new.format} are not in this release; there are: {', '.join(PROXIED)}", field="kind")
     if new.upstream is not None and new.kind != "proxy":
         raise Invalid(f"a {new.kind} repository has no upstream", field="upstream")
     _check_values(_Kind(new.format, new.kind), asdict(new) | {"settings": new.settings or {}})

@@ -232,7 +232,6 @@ def test_of_many_who_create_the_same_repository_at_once_one_gets_201_and_the_oth
         ({"name": "\ud800"}, "name"),
         ({"format": "zip"}, "format"),
         ({"kind": "proxy"}, "upstream_url"),
-        ({"kind": "proxy", "upstream_url": "https://example.org/", "format": "oci"}, "kind"),
         ({"kind": "proxy", "upstream_url": "https://example.org/", "upstream": {"surprise": 1}}, "upstream.surprise"),
         ({"kind": "cluster"}, "kind"),
         ({"members": []}, "members"),
