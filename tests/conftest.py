@@ -74,7 +74,7 @@ def postgres_of_its_own() -> Iterator[embedded.EmbeddedPostgres]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[embedded.EmbeddedPostgres]:
-    """For all tests that do not stop it. Nothing here need outlive the machine: without fsync a database is made in a quarter of the time."""
+    """For all tests that do not stop it. Nothing here need outlive the machine: without fsync a database takes a quarter of the time."""
     with postgres_of_its_own() as running:
         assert running.pid is not None
         with (running.data / "postgres" / "postgresql.auto.conf").open("a") as settings:

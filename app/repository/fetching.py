@@ -837,7 +837,12 @@ class _Fetched:
     def head(self) -> Head:
         arrived = self.answer.head
         content_type = self.plan.content_type or content_type_of(arrived, self.order.path)
-        return Head(self.size, content_type, told_of(self.release), arrived.url, _checksums(self.plan, arrived))
+        try:
+            checksums = _checksums(self.plan, arrived)
+        except NotStorable:
+            # It is only passed on.
+            checksums = self.plan.digests
+        return Head(self.size, content_type, told_of(self.release), arrived.url, checksums)
 
     @property
     def size(self) -> int | None:

@@ -224,7 +224,7 @@ def test_changes_of_roles_beside_all_else_never_wait_in_a_circle(house: House, r
                 codes.add(error.code)
 
     actions: list[Callable[[], Any]] = [
-        lambda: give(roles, "read", repository="others"),
+        lambda: roles.add_rule(ADMIN, "reader", NewRoleRule(("read",), "others", None)),
         lambda: (roles.assign(ADMIN, "reader", "user:bob"), roles.unassign(ADMIN, "reader", "user:bob")),
         lambda: (house.users.create(ADMIN, "bob", None, robot=True), house.users.delete(ADMIN, "bob")),
         lambda: (house.registry.delete(ADMIN, "others"), house.clean(), house.repository("others")),
