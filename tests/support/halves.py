@@ -17,7 +17,7 @@ SERVERS = ("tests/clients", "tests/cluster", "tests/faults", "tests/kills")
 
 
 def main(options: Sequence[str]) -> int:
-    pytest = [sys.executable, "-m", "pytest", *options]
+    pytest = [sys.executable, "-m", "pytest", "--durations=25", "--durations-min=5", *options]
     with tempfile.TemporaryFile() as told:
         # A cache of its own: both write there at their end.
         second = subprocess.Popen([*pytest, "-o", "cache_dir=.pytest_cache/servers", *SERVERS], stdout=told, stderr=subprocess.STDOUT)
