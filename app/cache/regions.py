@@ -32,6 +32,8 @@ class Region(Generic[V]):
         self.hits = 0
         self.fetches = 0
         self.evictions = 0
+        # Entries that went, for whatever reason.
+        self.removals = 0
         # False: `put` keeps nothing.
         self.keeps = True
         self._entries: OrderedDict[Hashable, tuple[float, int, tuple[Tag, ...], V]] = OrderedDict()
@@ -94,6 +96,7 @@ class Region(Generic[V]):
 
     def clear(self) -> None:
         """Remove every entry of this process's memory; rows in the database are not touched (C7)."""
+        self.removals += len(self._entries)
         self._entries.clear()
         self._tagged.clear()
         self.bytes = 0
@@ -115,6 +118,7 @@ class Region(Generic[V]):
         entry = self._entries.pop(key, None)
         if entry is None:
             return
+        self.removals += 1
         self.bytes -= entry[1]
         for tag in entry[2]:
             keys = self._tagged.get(tag)

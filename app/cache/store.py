@@ -47,8 +47,10 @@ class Doubts:
     repositories: frozenset[int] = frozenset()
     users: frozenset[int] = frozenset()
     installation: bool = False
+    moves: int = 0
 
     def _recount(self) -> None:
+        self.moves += 1
         outcomes = self.open.values()
         self.repositories = frozenset(change.repository_id for outcome in outcomes for change in outcome.repositories)
         self.users = frozenset(user_id for outcome in outcomes for user_id in outcome.users)
@@ -103,6 +105,11 @@ class Cache:
     def is_void(self, repository_id: int) -> bool:
         """True when local deletion failed and the snapshot has not been read again since (C5)."""
         return repository_id in self._void
+
+    @property
+    def moment(self) -> tuple[int, int, int, int]:
+        """Another one as soon as anything happens by which snapshots, or whether they may be used, are other ones than before."""
+        return self.view.moves, self.doubts.moves, self.deletion_errors, self.snapshots.removals
 
     def was_read_again(self, repository_id: int) -> None:
         self._void.discard(repository_id)

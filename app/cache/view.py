@@ -47,6 +47,8 @@ class View:
         self._repositories: dict[int, Epochs] = {}
         self._users: dict[int, int] = {}
         self.installation = 0
+        # How often the numbers of a repository rose.
+        self.moves = 0
 
     def repository(self, repository_id: int) -> Epochs:
         return self._repositories.get(repository_id, NO_EPOCHS)
@@ -59,11 +61,13 @@ class View:
         known = self._repositories.get(repository_id)
         if known is None:
             self._repositories[repository_id] = epochs
+            self.moves += 1
             return None
         joined = known.joined(epochs)
         if joined == known:
             return None
         self._repositories[repository_id] = joined
+        self.moves += 1
         return known
 
     def raise_user(self, user_id: int, revision: int) -> bool:

@@ -40,12 +40,20 @@ _MOST_REMEMBERED = 8192
 _MOST_ADDRESSES = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Head:
     """What the room says of a thing, and the fields of its whole answer; null where these differ from one time to the next."""
 
     about: Description
     fields: Fields | None
+    # The answer before, of those that say how a proxy or a group came by it: the same for a second at least.
+    _told: Told | None = None
+    _extended: Fields | None = None
+
+    def extended(self, fields: Fields, told: Told) -> Fields:
+        if self._extended is None or told != self._told:
+            self._told, self._extended = told, fields.extended(headers_about(told))
+        return self._extended
 
 
 class _Answer(NamedTuple):
@@ -121,7 +129,7 @@ class ShortPath:
         if not CONDITIONS.isdisjoint(environ):
             return _conditional(environ, head.about, fields, blob, told)
         if told is not None:
-            fields = fields.extended(headers_about(told))
+            fields = head.extended(fields, told)
         if environ["REQUEST_METHOD"] == "HEAD":
             if blob is not None:
                 blob.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +19,7 @@ from app.cache import keys
 from app.cache.members import Membership, Memberships, read_membership
 from app.cache.snapshots import Snapshot, Snapshots, read_snapshots
 from app.cache.store import Cache
-from app.cache.view import Seen
+from app.cache.view import Epochs, Seen
 from app.errors import DatabaseAway, Forbidden, IsFolder, NotFound, NotKept, Unavailable
 from app.repository.explain import Step, Wanted
 from app.repository.formats import FORMATS, MERGE, SHIELD, package_of
@@ -30,8 +31,10 @@ from app.repository.reading import (
     Contributor,
     DocumentSource,
     Found,
+    Gate,
     Judged,
     Look,
+    Looked,
     Reader,
     Shelf,
     Sight,
@@ -44,37 +47,62 @@ log = logging.getLogger(__name__)
 
 # Walks that find nothing while something was stored or moved meanwhile.
 TRIES = 4
+MOST_ENTRIES = 4096
+ENTRY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A group as it was entered, its members in order."""
+    """A group as it was entered, its members in order; `epochs` are theirs, null where memory may not be used for all of them."""
 
     judged: Judged
     membership: Membership
     members: Sequence[Snapshot]
+    epochs: Sequence[Epochs] | None = None
 
     def shields(self, package: str) -> bool:
         """Whether this name is kept from proxies as soon as a hosted member holds it."""
         return _shields(self.judged.snapshot.format, self.membership, package)
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An entry that holds for whoever enters by the same snapshot and epochs, while `Cache.moment` is the same; `until` by the clock."""
+
+    entry: _Entry
+    moment: tuple[int, ...]
+    until: float
+
+    def holds(self, judged: Judged, moment: tuple[int, ...]) -> bool:
+        entered = self.entry.judged
+        return (
+            self.moment == moment
+            and entered.snapshot is judged.snapshot
+            and entered.epochs == judged.epochs
+            and time.monotonic() < self.until
+        )
+
+
 @dataclass(slots=True)
 class _Outcomes:
     """What members said that did not have it; `failed` by the member's name."""
 
-    absent: list[NotFound] = field(default_factory=list)
+    absent: NotFound | None = None
     failed: dict[str, Unavailable] = field(default_factory=dict)
 
     def told(self, told: Told | None, member: str) -> Told:
-        return (told or Told())._replace(member=member, passed_over=tuple(self.failed))
+        how, age = ("", 0) if told is None else told[:2]
+        return Told(how, age, member, tuple(self.failed))
 
-    def error(self) -> NotFound | Unavailable:
-        """A member that could not answer may have it. A folder is one in any of them."""
-        if self.failed:
-            return next(iter(self.failed.values()))
-        folders = [each for each in self.absent if isinstance(each, IsFolder)]
-        return folders[0] if folders else self.absent[0]
+    def note(self, error: NotFound) -> None:
+        """A folder is one in any of them."""
+        if self.absent is None or (isinstance(error, IsFolder) and not isinstance(self.absent, IsFolder)):
+            self.absent = error
+
+    @property
+    def error(self) -> NotFound | Unavailable | None:
+        """A member that could not answer may have it. Null: nobody said anything."""
+        return next(iter(self.failed.values()), None) or self.absent
 
 
 class Group:
@@ -86,15 +114,19 @@ class Group:
         self._snapshots = snapshots
         self._memberships = memberships
         self._proxy = proxy
+        self._entries: dict[int, _Kept] = {}
 
     def find(self, judged: Judged, ask: Ask, *, whole: bool) -> Found:
         """In the first member that has it. Raises NotFound when none does, and what the first one raises that cannot tell."""
         believes = not self._cache.believes_absences
         for _ in range(TRIES):
-            entry, before = self._enter(judged, ask), self._cache.view.repository(judged.snapshot.id).members
-            contents = self._contents(entry)
+            entry = self._enter(judged, ask)
+            known, found = self._recall(entry, ask, believes=believes)
+            if found is not None:
+                return found
+            before, contents = self._cache.view.repository(judged.snapshot.id).members, self._contents(entry)
             outcomes = _Outcomes()
-            found = self._walk(entry, ask, outcomes, whole=whole, believes=believes)
+            found = self._walk(entry, known, ask, outcomes, whole=whole, believes=believes)
             if found is not None:
                 return found
             if outcomes.failed:
@@ -104,62 +136,117 @@ class Group:
             # C10: once more by the database, where a message may be on its way; and where something has moved since the walk began.
             believes = False
             judged = self._reader.judge(ask)
-        raise outcomes.error() if outcomes.absent or outcomes.failed else _nothing(ask)
+        raise outcomes.error or _nothing(ask)
 
     def _enter(self, judged: Judged, ask: Ask) -> _Entry:
+        kept = self._entries.get(judged.snapshot.id)
+        if kept is not None and kept.holds(judged, self._cache.moment):
+            return _Entry(judged, kept.entry.membership, kept.entry.members, kept.entry.epochs)
         membership = self._memberships.get(judged.snapshot)
         decided = judged.snapshot.epochs
         if membership.epochs.members > decided.members or membership.epochs.metadata > decided.metadata:
             judged, membership = self._reader.decide_group(ask)
         found = self._snapshots.of(membership.members)
-        return _Entry(judged, membership, [found[each] for each in membership.members if each in found])
+        return self._remembered(_Entry(judged, membership, [found[each] for each in membership.members if each in found]), ask)
+
+    def _remembered(self, entry: _Entry, ask: Ask) -> _Entry:
+        """With the members' epochs, and kept, where all of it is what memory has at this moment."""
+        group, members = entry.judged.snapshot, entry.members
+        epochs = [each for each in map(self._reader.effective, members) if each is not None]
+        snapshots = self._cache.snapshots
+        if (
+            len(epochs) < len(entry.membership.members)
+            or any(snapshots.peek(keys.for_snapshot_of(each.id)) is not each for each in members)
+            or not self._reader.may_recall(entry.judged, ask.caller)
+        ):
+            return entry
+        entry = replace(entry, epochs=epochs)
+        if len(self._entries) >= MOST_ENTRIES:
+            self._entries.clear()
+        self._entries[group.id] = _Kept(entry, self._cache.moment, time.monotonic() + ENTRY_SECONDS)
+        return entry
+
+    def _recall(self, entry: _Entry, ask: Ask, *, believes: bool) -> tuple[int, Found | None]:
+        """As far as memory tells: how many of the first members do not have it, and what the next one has. Raises Quarantined and TooYoung.
+
+        It waits for nothing, so that what may be used when it begins may be used all the way (C8).
+        """
+        if entry.epochs is None or not (believes or self._cache.believes_absences):
+            return 0, None
+        if not self._reader.may_recall(entry.judged, ask.caller):
+            return 0, None
+        number = 0
+        for number, (member, epochs) in enumerate(zip(entry.members, entry.epochs, strict=True)):
+            there = self._reader.remembered(member, epochs, ask.path) if member.status == "online" else None
+            if there is None or (isinstance(there, Absence) and (there.folder or member.kind in self._reader.sources)):
+                return number, None
+            if not isinstance(there, Absence):
+                return number, self._found(entry, member, there, ask)
+        return len(entry.members), None
+
+    def _found(self, entry: _Entry, member: Snapshot, gate: Gate, ask: Ask) -> Found | None:
+        """What memory has of a member, if that may leave as it is; of a proxy null where more is to be thought of."""
+        if member.kind not in self._reader.sources:
+            return Found(self._reader.passed(ask, Looked(member, gate)).snapshot, gate, Told(member=member.name))
+        package = package_of(ask.format, ask.path)
+        found = None if package and entry.shields(package) else self._proxy.kept(member, gate, ask.slack)
+        if found is None or found.told is None:
+            return None
+        return Found(member, gate, Told(*found.told[:2], member.name))
 
     def _contents(self, entry: _Entry) -> list[int]:
         return [self._cache.view.repository(each.id).content for each in entry.members]
 
-    def _walk(self, entry: _Entry, ask: Ask, outcomes: _Outcomes, *, whole: bool, believes: bool) -> Found | None:
+    def _walk(self, entry: _Entry, known: int, ask: Ask, outcomes: _Outcomes, *, whole: bool, believes: bool) -> Found | None:
+        """From the member behind those of which it is `known` that they do not have it."""
         shielded: bool | None = None
-        for member in entry.members:
+        for member in entry.members[known:]:
             source = self._reader.sources.get(member.kind)
-            asked = replace(ask, member=member.id)
             if source is not None and shielded is None:
-                shielded = self._is_shielded(entry, asked, believes=believes)
+                shielded = self._is_shielded(entry, ask, believes=believes)
             if source is not None and shielded:
                 continue
             try:
-                check_online(member)
-                judged = self._reader.judged_member(entry.judged, member, believes_absences=believes)
-                found = self._stored(judged, asked) if source is None else source.find(judged, asked, whole=whole)
+                found = self._of_member(entry, member, ask, whole=whole, believes=believes)
             except NotFound as error:
-                outcomes.absent.append(error)
+                outcomes.note(error)
             except DatabaseAway:
                 raise
             except NotKept:
                 # It does not tell of what it has without storing it, so no later one may: the bytes are to come from the same member.
-                if self._passes_on(entry, member, asked):
+                if self._passes_on(entry, member, ask):
                     raise
             except Unavailable as error:
                 log.warning("group %s passes %s over for %s: %s", ask.repository, member.name, ask.path, error)
                 outcomes.failed[member.name] = error
             else:
-                return replace(found, told=outcomes.told(found.told, found.snapshot.name))
+                return Found(found.snapshot, found.gate, outcomes.told(found.told, found.snapshot.name), found.coming)
         return None
+
+    def _of_member(self, entry: _Entry, member: Snapshot, ask: Ask, *, whole: bool, believes: bool) -> Found:
+        """Raises what it ends with; of a hosted member Quarantined, which ends the walk."""
+        check_online(member)
+        judged = self._reader.judged_member(entry.judged, member, believes_absences=believes)
+        source = self._reader.sources.get(member.kind)
+        if source is not None:
+            return source.find(judged, replace(ask, member=member.id), whole=whole)
+        looked = self._looked(judged, ask)
+        check_online(looked.snapshot)
+        return self._reader.passed(ask, looked)
+
+    def _looked(self, judged: Judged, ask: Ask) -> Looked:
+        """Of a hosted member."""
+        return self._reader.recall(judged, ask) or self._reader.look_up(judged, replace(ask, member=judged.snapshot.id))
 
     def _passes_on(self, entry: _Entry, member: Snapshot, ask: Ask) -> bool:
         """Whether a proxy that stores nothing has it."""
         try:
-            found = self._reader.sources[member.kind].find(self._reader.judged_member(entry.judged, member), ask, whole=False)
+            found = self._of_member(entry, member, ask, whole=False, believes=False)
         except (NotFound, Unavailable):
             return False
         if found.coming is not None:
             found.coming.close()
         return True
-
-    def _stored(self, judged: Judged, ask: Ask) -> Found:
-        """Of a hosted member. Raises Quarantined, which ends the walk."""
-        looked = self._reader.look_up(judged, ask)
-        check_online(looked.snapshot)
-        return self._reader.passed(ask, looked)
 
     def _is_shielded(self, entry: _Entry, ask: Ask, *, believes: bool) -> bool:
         """Whether a hosted member, online or not, holds the name that the path belongs to."""
@@ -170,8 +257,7 @@ class Group:
         return any(self._holds(entry, each, ask, believes=believes) for each in hosted)
 
     def _holds(self, entry: _Entry, member: Snapshot, ask: Ask, *, believes: bool) -> bool:
-        judged = self._reader.judged_member(entry.judged, member, believes_absences=believes)
-        there = self._reader.look_up(judged, replace(ask, member=member.id)).there
+        there = self._looked(self._reader.judged_member(entry.judged, member, believes_absences=believes), ask).there
         return there.named if isinstance(there, Absence) else True
 
     # -- documents
@@ -200,8 +286,8 @@ class Group:
                 look = self._look(ask, source, brought)
                 made = kept or self._reader.made_document(entry.judged, ask, source, known_etags, look)
             except NotFound:
-                if brought.outcomes.failed:
-                    raise brought.outcomes.error() from None
+                if (error := brought.outcomes.error) is not None:
+                    raise error from None
                 raise
         return Answered(made, brought.outcomes.told(None, ""))
 

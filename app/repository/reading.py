@@ -364,13 +364,30 @@ class Reader:
 
     def look_up(self, judged: Judged, ask: Ask) -> Looked:
         """What the repository's own rows have at the path, held or not."""
-        if self._may_use_memory(judged, ask.caller):
-            there: Gate | Absence | None = self._kept_gate(judged, ask.path)
-            if there is None:
-                there = self._known_absent(judged, ask.path)
-            if there is not None:
-                return Looked(judged.snapshot, there)
-        return self._load_gate(judged, ask)
+        return self.recall(judged, ask) or self._load_gate(judged, ask)
+
+    def recall(self, judged: Judged, ask: Ask) -> Looked | None:
+        """The same as far as memory tells."""
+        if not self._may_use_memory(judged, ask.caller):
+            return None
+        there: Gate | Absence | None = self._kept_gate(judged, ask.path)
+        if there is None:
+            there = self._known_absent(judged, ask.path)
+        return None if there is None else Looked(judged.snapshot, there)
+
+    def may_recall(self, entered: Judged, caller: Caller) -> bool:
+        """Whether memory may be used for what is in members of this group, at this moment."""
+        return self._may_use_memory(entered, caller) and self._stands_still(entered.snapshot)
+
+    def effective(self, member: Snapshot) -> Epochs | None:
+        """Its epochs at this moment (C1); null where memory may not be used for it."""
+        epochs = self._cache.effective(member.id, member.epochs)
+        return epochs if self._stands(member, epochs) else None
+
+    def remembered(self, member: Snapshot, epochs: Epochs, path: str) -> Gate | Absence | None:
+        """What memory has of a path of a member, under `effective`, for who may recall it and if absences are believed."""
+        key = keys.for_gate(member.id, epochs, path)
+        return self._cache.absences.get(key) or self._cache.gates.get(key)
 
     def is_passed_on(self, ask: Ask) -> bool:
         """Whether the repository has its documents from an upstream, as files; false for one that is not there."""
@@ -631,7 +648,10 @@ class Reader:
 
     def _stands(self, snapshot: Snapshot, epochs: Epochs) -> bool:
         decided = snapshot.epochs
-        return self._cache.may_keep(snapshot.id) and epochs._replace(content=decided.content) == decided
+        return self._cache.may_keep(snapshot.id) and (
+            epochs is decided
+            or (epochs.metadata == decided.metadata and epochs.authorization == decided.authorization and epochs.members == decided.members)
+        )
 
     def _stands_still(self, group: Snapshot) -> bool:
         """A walk may have waited since the group was judged."""

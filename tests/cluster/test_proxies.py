@@ -32,16 +32,21 @@ def crowd(cluster: Cluster, path: str) -> set[str]:
     return {each.value for each in clients}
 
 
+@pytest.mark.parametrize("through", ["there", "all"])
 @pytest.mark.parametrize(("format", "path"), [("raw", "b.jar"), ("maven", "org/acme/b/1.0/b-1.0.jar")])
-def test_a_crowd_over_two_processes_is_one_request(make_cluster: MakeCluster, upstream: FakeUpstream, format: str, path: str) -> None:
-    """HO-X-7: 64 clients ask for one cold file at once."""
+def test_a_crowd_over_two_processes_is_one_request(
+    make_cluster: MakeCluster, upstream: FakeUpstream, format: str, path: str, through: str
+) -> None:
+    """HO-X-7: 64 clients ask for one cold file at once, of the proxy or of a group with a hosted member before it."""
     cluster = make_cluster(masters=2, workers=1)
     body = noise(8_000_000, 2)
     upstream.put(f"/{path}", body, pause=0.01)
     cluster[0].repository("there", format, kind="proxy", upstream_url=upstream.url, public=True)
-    assert crowd(cluster, f"/{format}/there/{path}") == {sha256(body)}
+    cluster[0].repository("ours", format)
+    cluster[0].repository("all", format, kind="group", members=["ours", "there"], public=True)
+    assert crowd(cluster, f"/{format}/{through}/{path}") == {sha256(body)}
     if format == "maven":
-        sums = {each.get(f"/maven/there/{path}.sha1").text for each in cluster}
+        sums = {each.get(f"/maven/{through}/{path}.sha1").text for each in cluster}
         assert sums == {hashlib.sha1(body).hexdigest()}
     assert upstream.count(f"/{path}") == 1
 
