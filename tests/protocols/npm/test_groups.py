@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from app.access.people import Users
+from app.access.rules import NewRule, Rules
 from app.protocols.npm.routes import Registry as Dialect
 from app.protocols.npm.routes import reads
 from app.repository.quarantine import Quarantine
@@ -158,6 +160,25 @@ def test_publishing_goes_to_the_member_that_is_named_for_it(room: Room) -> None:
     rev = room.packument()["_rev"]
     assert room.once(f"p/-rev/{rev}", "DELETE", **admin).status_code == 200
     assert refused(room.once("p")) == (404, "not_found")
+
+
+def test_a_login_at_the_group_publishes_through_it(room: Room) -> None:
+    """npm keeps its token by the address that it logs in at, and that is all it has for `npm publish` there."""
+    room.group(write_member="own")
+    house = room.parts
+    Users(house.database, house.transactions, house.identities, 8).create(ADMIN, "anna", "correct-horse", administrator=False, robot=False)
+    login = {"name": "anna", "password": "correct-horse", "type": "user"}
+    bearer = f"Bearer {room.once('-/user/org.couchdb.user:anna', 'PUT', json=login).get_json()['token']}"
+    body = packages.document("p", "1.0.0")
+    told = room.once("p", "PUT", json=body, as_=bearer)
+    assert (told.status_code, told.get_json()["error"]) == (
+        403, "group 'all' publishes to its member 'own', and 'anna' has no write permission for that there; who manages 'own' can give it",
+    )  # fmt: skip
+    Rules(house.database, house.transactions, house.access).add(ADMIN, "own", NewRule("user:anna", ("write",), None))
+    assert room.once("p", "PUT", json=body, as_=bearer).status_code == 201
+    assert room.once("-/package/p/dist-tags/next", "PUT", data=b'"1.0.0"', as_=bearer).status_code == 201
+    assert room.once("-/user/org.couchdb.user:anna", as_=bearer).status_code == 200
+    assert room.packument()["dist-tags"] == {"latest": "1.0.0", "next": "1.0.0"}
 
 
 def test_audits_are_what_all_upstreams_know_and_private_names_stay_here(room: Room) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
+from app.access.tokens import NewToken
 from tests.protocols.oci.conftest import INDEX, MANIFEST, Registry, digest_of, index_of, manifest_of, refused
 from tests.protocols.oci.test_proxy import AT, LAYER, OTHER, put_tags, referrer
-from tests.support.house import House
+from tests.support.house import ADMIN, House
 from tests.support.upstreams import FakeUpstream
 
 
@@ -104,3 +106,28 @@ def test_pushes_need_a_member_that_takes_them(grouped: Grouped) -> None:
     body = grouped.image("3.0", LAYER, image="all/team/app")
     assert grouped.get("oci/team/app/manifests/3.0").data == body
     assert grouped.read(f"team/app/blobs/{digest_of(LAYER)}").data == LAYER
+
+
+def test_a_pass_for_pushes_through_a_group_is_for_who_may_write_in_its_member(grouped: Grouped) -> None:
+    """And the credential behind it may be a token for the group alone, which also deletes a manifest with its tags."""
+    grouped.manage("PATCH", "repositories/all", json={"settings": {"write_member": "oci"}})
+    house = grouped.house
+    for name in ("ann", "bob"):
+        house.user(name), house.rule("all", f"user:{name}", "read", "write", "delete")
+    house.rule("oci", "user:ann", "write", "delete")
+
+    def passing(name: str) -> tuple[str, str]:
+        secret = house.tokens.create(ADMIN, NewToken("t", ("read", "write", "delete"), ["all"], user=name))[1]
+        asked = "/v2/token?scope=repository:all/team/app:pull,push,delete"
+        told = grouped.get(asked, auth=f"Basic {base64.b64encode(f'x:{secret}'.encode()).decode()}").get_json()
+        return told["scope"], f"Bearer {told['token']}"
+
+    assert passing("bob")[0] == "repository:all/team/app:pull"
+    scope, bearer = passing("ann")
+    assert scope == "repository:all/team/app:delete,pull,push"
+    for each in (b"{}", LAYER):
+        grouped.blob(each, "all/team/app", auth=bearer)
+    body = manifest_of(LAYER)
+    assert grouped.manifest(body, "1.0", "all/team/app", auth=bearer).status_code == 201
+    assert grouped.delete(f"all/team/app/manifests/{digest_of(body)}", auth=bearer).status_code == 202
+    assert grouped.read("team/app/manifests/1.0").status_code == 404
