@@ -146,6 +146,24 @@ def test_a_member_that_fails_is_passed_over_where_another_one_can_tell(room: Roo
     assert room.once("q").status_code == 502
 
 
+def test_a_hosted_member_that_is_away_keeps_nobody_waiting(room: Room) -> None:
+    """Its rows say which names it has: others are absent. What it has is asked for again soon, or else npm waits for minutes."""
+    room.own("p", "1.0.0")
+    room.there(room.near, "q", "1.0.0")
+    for status in ("offline", "maintenance"):
+        room.registry().update(ADMIN, "own", RepositoryChange({"status": status}))
+        for path in ("p", "p/1.0.0", "p/-/p-1.0.0.tgz"):
+            answer = room.once(path)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+            assert "'own' is" in answer.get_json()["error"]
+        for path in ("q", "q/-/q-1.0.0.tgz"):
+            assert (room.once(path).status_code, room.once(path).headers.get("X-Arkvory-Passed-Over")) == (200, None)
+        for path in ("none", "none/1.0.0", "none/-/none-1.0.0.tgz"):
+            assert refused(room.once(path)) == (404, "not_found")
+    room.group(name_policy="merge")
+    assert room.once("none").status_code == 503
+
+
 def test_publishing_goes_to_the_member_that_is_named_for_it(room: Room) -> None:
     admin = {"as_": room_of.ADMINISTRATOR}
     body = json.dumps(packages.document("p", "1.0.0"))
