@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -43,6 +43,24 @@ class Grant:
     @property
     def empty(self) -> bool:
         return not self.whole and not self.prefixes
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """From a group to the member that what is published through it goes to."""
+
+    group: Snapshot
+    member: Snapshot
+
+    def counted(self, identity: Identity) -> Identity:
+        """Of who comes this way: a token says by which door its owner comes in, and what they may do inside is their own right.
+
+        A deploy token has no owner whose right could be asked, so one of the group is none of the member.
+        """
+        scope = identity.token
+        if scope is None or scope.repositories is None or self.group.id not in scope.repositories:
+            return identity
+        return replace(identity, token=replace(scope, repositories=scope.repositories | {self.member.id}))
 
 
 NOTHING = Grant()
@@ -127,6 +145,19 @@ def _explained(snapshot: Snapshot, identity: Identity, permission: str, grants: 
     return Forbidden(f"{identity.name!r} has no {permission} permission here{limit} (repository {snapshot.name!r})")
 
 
+def _explained_through(way: Way, caller: Caller, permission: str) -> str:
+    """What is missing, and who can give it: whoever may know of the group knows its members by the answers that come from them."""
+    group, member, identity = way.group.name, way.member.name, caller.identity
+    assert identity is not None
+    if identity.deploy is not None:
+        why = f"this deploy token gives no {permission} permission for that there; make one of {member!r}"
+    elif not _token_allows(way.member, identity, permission):
+        why = f"this token gives no {permission} permission there; make one with {permission} for {group!r} or for {member!r}"
+    else:
+        why = f"{identity.name!r} has no {permission} permission for that there; who manages {member!r} can give it"
+    return f"group {group!r} publishes to its member {member!r}, and {why}"
+
+
 def _below(scope: DeployScope | None, permission: str) -> str:
     """What a deploy token's bearer was told when it was made."""
     return f" but below {scope.path_prefix!r}" if scope is not None and scope.path_prefix and permission in scope.permissions else ""
@@ -158,6 +189,17 @@ class Access:
         if error is not None:
             raise error
         return caller
+
+    def require_through(self, connection: Connection, caller: Caller, way: Way, permission: str, path: str | None) -> None:
+        """The same, of a group's member that the caller comes to through the group: a token for the group counts for the member there."""
+        self.admit(connection, caller)
+        if caller.identity is not None:
+            caller = Caller(way.counted(self.identities.read_again(connection, caller.identity)), caller.address)
+        error = refusal_now(connection, caller, way.member, permission, path)
+        if isinstance(error, Unauthenticated):
+            raise needs_login(way.group.name)
+        if error is not None:
+            raise Forbidden(_explained_through(way, caller, permission))
 
     def admit(self, connection: Connection, caller: Caller) -> None:
         """Raises Unauthenticated for nobody, while the installation is for those with a login alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from flask import request
+from flask import Response, jsonify, request
 
 from app.access.deploying import NewDeployToken
 from app.access.rules import NewRule
@@ -25,6 +25,7 @@ from app.api.schemas import (
     RepositoryOut,
     RuleOut,
     UsageOut,
+    WarningsOut,
     listed,
 )
 from app.http.addresses import public_base
@@ -71,9 +72,11 @@ def update_repository(body: dict[str, Any], name: str) -> Document:
 
 @blueprint.route("/repositories/<name>", methods=["DELETE"])
 @blueprint.response(204)
-def delete_repository(name: str) -> None:
-    """Delete a repository and all that is in it"""
-    management().registry.delete(caller(), name)
+@blueprint.otherwise(200, WarningsOut)
+def delete_repository(name: str) -> Response | None:
+    """Delete a repository and all that is in it; 200 with `warnings` where groups lose a member, else 204"""
+    losses = management().registry.delete(caller(), name)
+    return jsonify({"warnings": list(losses)}) if losses else None
 
 
 @blueprint.route("/repositories/<name>/usage")

@@ -262,6 +262,10 @@ class BytesOut(Schema):
     garbage = fields.Integer()
 
 
+class WarningsOut(Schema):
+    warnings = fields.List(fields.String(), metadata={"description": "what whoever did it should know"})
+
+
 class UsageOut(Schema):
     bytes = fields.Nested(BytesOut)
     quota_bytes = fields.Integer(allow_none=True)

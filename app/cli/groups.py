@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from app.cli.connection import Server
 from app.cli.output import printable
 
 
@@ -56,3 +57,11 @@ def group_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def tell_warnings(document: Mapping[str, Any]) -> None:
     for each in document["warnings"]:
         click.echo(f"Warning: {printable(each)}", err=True)
+
+
+def tell_groups(server: Server, member: str) -> None:
+    """Of those that the user may know of: which would lose this member."""
+    for each in server.items("repositories"):
+        if member in (each["members"] or ()):
+            written = " and publishes to it" if each["settings"].get("write_member") == member else ""
+            click.echo(f"The group {printable(each['name'])} has it as a member{written}.", err=True)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import click
 
 from app.cli.connection import Server
-from app.cli.groups import GroupOptions, group_options, tell_warnings
+from app.cli.groups import GroupOptions, group_options, tell_groups, tell_warnings
 from app.cli.options import Verbs, ask, confirmed, limit, permission_arguments, permission_option
 from app.cli.output import field, on_server, prints, say, show, show_list, size
 from app.cli.upstreams import UpstreamOptions, upstream_options
@@ -198,9 +198,12 @@ def _given(**options: Any) -> dict[str, Any]:
 @on_server
 def delete_repository(server: Server, name: str, yes: bool) -> None:
     """Delete a repository and all that is in it."""
+    if not yes:
+        tell_groups(server, name)
     ask(f"Delete repository {name} and all that is in it?", yes)
-    server.call("DELETE", "repositories", name)
+    told = server.call("DELETE", "repositories", name)
     say(f"Repository {name} is gone.")
+    tell_warnings(told or {"warnings": []})
 
 
 @repo.command("promote")

@@ -105,8 +105,7 @@ class Editor:
     def _tags_of(self, connection: Connection, target: Target, now: Snapshot, paths: Sequence[str]) -> list[str]:
         """What stands for these bytes goes with them: the tags of a manifest."""
         found = [each for each in followers(connection, now.id, paths) if each not in set(paths)]
-        for each in found:
-            self._access.require_now(connection, target.caller, now, DELETE, each)
+        destination(connection, self._access, target, DELETE, found)
         return found
 
     def change_package(self, target: Target, path: str, state: PackageState, change: Callable[[Connection, int], None]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from app.access.decision import Access, find_repository, needs_login
+from app.access.decision import Access, Way, find_repository
 from app.access.identity import Caller
 from app.cache.snapshots import Snapshot
-from app.errors import Forbidden, NotAllowedHere, NotFound, Unauthenticated
+from app.errors import Forbidden, Later, NotAllowedHere
 from app.repository.members import written_member
 from app.repository.reading import check_online
 
@@ -28,7 +29,8 @@ class Target:
 def destination(connection: Connection, access: Access, target: Target, permission: str, paths: Iterable[str | None]) -> Snapshot:
     """The hosted repository, for somebody who may do this there: the right is asked where the artifacts are, not at the group.
 
-    Raises NotFound, Unauthenticated, Forbidden, RepositoryOffline, RepositoryMaintenance, and NotAllowedHere where there is none.
+    A token for the group alone counts there, as far as its owner may do it. Raises NotFound, Unauthenticated, Forbidden,
+    RepositoryOffline, RepositoryMaintenance, and NotAllowedHere where there is none.
     """
     snapshot = find_repository(connection, target.caller, target.repository, target.tenant, target.format)
     check_online(snapshot)
@@ -39,6 +41,16 @@ def destination(connection: Connection, access: Access, target: Target, permissi
     if snapshot.kind != "hosted":
         raise NotAllowedHere(f"repository {snapshot.name!r} is a {snapshot.kind}; publish to a hosted one")
     return snapshot
+
+
+def require_right(connection: Connection, access: Access, target: Target, permission: str, path: str | None) -> None:
+    """The right alone, for clients that want to know beforehand. Raises NotFound, Unauthenticated and Forbidden."""
+    try:
+        destination(connection, access, target, permission, [path])
+    except (NotAllowedHere, Later):
+        # What else is in the way is told where it is.
+        snapshot = find_repository(connection, target.caller, target.repository, target.tenant, target.format)
+        access.require_now(connection, target.caller, snapshot, permission, path)
 
 
 def _through(
@@ -52,11 +64,11 @@ def _through(
         raise
     try:
         for path in paths:
-            access.require_now(connection, target.caller, member, permission, path)
-    except Unauthenticated:
-        raise needs_login(group.name) from None
-    except (Forbidden, NotFound):
-        access.require_known(connection, target.caller, group)
-        raise Forbidden(f"you have no {permission} permission where repository {group.name!r} publishes to") from None
+            access.require_through(connection, target.caller, Way(group, member), permission, path)
+    except Forbidden:
+        # Whoever may not know of the group does not learn of its member either.
+        with contextlib.suppress(Forbidden):
+            access.require_known(connection, target.caller, group)
+        raise
     check_online(member)
     return member

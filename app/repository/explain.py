@@ -246,7 +246,8 @@ class Explain:
         kept: Snapshot | None = self._cache.snapshots.peek(keys.for_snapshot(snapshot.tenant, snapshot.name))
         effective = self._cache.effective(snapshot.id, snapshot.epochs if kept is None else kept.epochs)
         memory = self._memory(snapshot, wanted, effective, kept=kept is not None)
-        look = _looked_at(connection, snapshot, wanted, memory.miss, self._fetches.condition(snapshot.id))
+        own, condition = snapshot.kind not in self._walks, self._fetches.condition(snapshot.id)
+        look = _looked_at(connection, snapshot, wanted, memory.miss, condition, own=own)
         return Holding(
             snapshot, look.at.path, look.outcome, False, effective, memory, look.gate, look.quarantine, look.rule, look.freshness,
             self._manages(connection, caller, snapshot), look.condition,
@@ -379,11 +380,14 @@ class _Look:
         return f"this process leaves it alone until {self.condition.until:%H:%M:%S} UTC ({self.condition.state})"
 
 
-def _looked_at(connection: Connection, snapshot: Snapshot, wanted: Wanted, miss: float | None, condition: Condition | None) -> _Look:
+def _looked_at(
+    connection: Connection, snapshot: Snapshot, wanted: Wanted, miss: float | None, condition: Condition | None, *, own: bool
+) -> _Look:
+    """`own`: it may have something itself; of what others have its documents tell nothing."""
     at = wanted.within(snapshot)
     row = connection.execute(_POINTED, {"id": snapshot.id, "path": at.path}).one()
     reason = reason_to_hold(connection, snapshot, at.path, UPSTREAM) if snapshot.kind == "proxy" else None
-    has_document = at.source is not None and at.source.revision(connection, snapshot) is not None
+    has_document = own and at.source is not None and at.source.revision(connection, snapshot) is not None
     return _Look(snapshot, at, wanted.path, row, reason, has_document, miss, condition)
 
 

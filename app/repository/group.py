@@ -20,7 +20,7 @@ from app.cache.members import Membership, Memberships, read_membership
 from app.cache.snapshots import Snapshot, Snapshots, read_snapshots
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
-from app.errors import DatabaseAway, Forbidden, IsFolder, NotFound, NotKept, Unavailable
+from app.errors import DatabaseAway, Forbidden, IsFolder, NotFound, NotKept, RepositoryMaintenance, RepositoryOffline, Unavailable
 from app.repository.explain import Step, Wanted
 from app.repository.formats import FORMATS, MERGE, SHIELD, package_of
 from app.repository.proxy import Proxy
@@ -45,6 +45,9 @@ from app.repository.withholding import keeps_out
 
 log = logging.getLogger(__name__)
 
+# Seconds after which a client may ask again for what a member that was passed over may have: installers wait that long, some times, for
+# each of many names, and show the reason only in the end.
+SOON = 1
 # Walks that find nothing while something was stored or moved meanwhile.
 TRIES = 4
 MOST_ENTRIES = 4096
@@ -102,7 +105,7 @@ class _Outcomes:
     @property
     def error(self) -> NotFound | Unavailable | None:
         """A member that could not answer may have it. Null: nobody said anything."""
-        return next(iter(self.failed.values()), None) or self.absent
+        return next(map(_soon, self.failed.values()), None) or self.absent
 
 
 class Group:
@@ -218,7 +221,7 @@ class Group:
                     raise
             except Unavailable as error:
                 log.warning("group %s passes %s over for %s: %s", ask.repository, member.name, ask.path, error)
-                outcomes.failed[member.name] = error
+                self._put_aside(entry, member, ask, outcomes, error, believes=believes)
             else:
                 return Found(found.snapshot, found.gate, outcomes.told(found.told, found.snapshot.name), found.coming)
         return None
@@ -237,6 +240,23 @@ class Group:
     def _looked(self, judged: Judged, ask: Ask) -> Looked:
         """Of a hosted member."""
         return self._reader.recall(judged, ask) or self._reader.look_up(judged, replace(ask, member=judged.snapshot.id))
+
+    def _put_aside(self, entry: _Entry, member: Snapshot, ask: Ask, outcomes: _Outcomes, error: Unavailable, *, believes: bool) -> None:
+        """A member that cannot answer may have it, unless it is a hosted one whose rows, which are here, do not hold the name.
+
+        Only of shielded names: there the walk has looked at them anyway, and a name is one package's in all members.
+        """
+        away = isinstance(error, RepositoryOffline | RepositoryMaintenance)
+        if away and self._lacks(entry, member, ask, believes=believes):
+            outcomes.note(_nothing(ask))
+        else:
+            outcomes.failed[member.name] = error
+
+    def _lacks(self, entry: _Entry, member: Snapshot, ask: Ask, *, believes: bool) -> bool:
+        package = package_of(ask.format, ask.path)
+        if member.kind in self._reader.sources or not package or not entry.shields(package):
+            return False
+        return not self._holds(entry, member, ask, believes=believes)
 
     def _passes_on(self, entry: _Entry, member: Snapshot, ask: Ask) -> bool:
         """Whether a proxy that stores nothing has it."""
@@ -309,7 +329,7 @@ class Group:
                 raise
             except Unavailable as error:
                 brought.without.add(member.id)
-                brought.outcomes.failed[member.name] = error
+                self._put_aside(entry, member, ask, brought.outcomes, error, believes=not self._cache.believes_absences)
         return brought
 
     def _key_now(self, entry: _Entry, source: DocumentSource) -> object:
@@ -343,8 +363,21 @@ class Group:
         members = [found[each] for each in membership.members if each in found]
         package = package_of(wanted.format, wanted.path) if wanted.source is None else wanted.source.package
         asked = self._unshielded(connection, membership, members, package)
-        shielded = f"a hosted member holds the name {package!r}, so no proxy is asked (shield)"
-        return [Step(each, None if each in asked else shielded) for each in members]
+        without = self._without(connection, membership, members, package)
+
+        def kept_from(member: Snapshot) -> str | None:
+            if member in without:
+                return f"it is not online, and does not hold the name {package!r}"
+            return None if member in asked else f"a hosted member holds the name {package!r}, so no proxy is asked (shield)"
+
+        return [Step(each, kept_from(each)) for each in members]
+
+    def _without(self, connection: Connection, membership: Membership, members: Sequence[Snapshot], package: str) -> Sequence[Snapshot]:
+        """Those that cannot have it although they are not online; see `_put_aside`."""
+        away = [each for each in members if each.kind not in self._reader.sources and each.status != "online"]
+        if not package or not away or not _shields(away[0].format, membership, package):
+            return ()
+        return [each for each in away if not connection.execute(_HOLDS, {"ids": [each.id], "package": package}).scalar_one()]
 
     def _unshielded(self, connection: Connection, membership: Membership, members: Sequence[Snapshot], package: str) -> Sequence[Snapshot]:
         """All of them, or the hosted ones where these hold the name."""
@@ -367,6 +400,13 @@ class _Brought:
 def _shields(format_name: str, membership: Membership, package: str) -> bool:
     policy = membership.name_policy or (SHIELD if FORMATS[format_name].shields else MERGE)
     return policy == SHIELD and not any(fnmatch.fnmatchcase(package, each) for each in membership.merged_names)
+
+
+def _soon(error: Unavailable) -> Unavailable:
+    """The same for a client of the group; the error itself may be others' too."""
+    told = type(error).__new__(type(error), error.message)
+    told.__dict__.update(error.__dict__, retry_after=min(error.retry_after, SOON))
+    return told
 
 
 def _nothing(ask: Ask) -> NotFound:

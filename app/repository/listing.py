@@ -139,7 +139,10 @@ class Listing:
     def packages(
         self, caller: Caller, format: str, limit: int, after: tuple[str, str] = ("", ""), only: str | None = None
     ) -> Page[tuple[str, str]]:
-        """Repository and package of all that the caller may read of one format, in that order, behind `after`; of the repository `only`."""
+        """Repository and package of all that the caller may read of one format, in that order, behind `after`; of the repository `only`.
+
+        A group has what its members have.
+        """
         with self._database.consistent() as connection:
             self._access.admit(connection, caller)
             identity = self._authority.present(connection, caller)
@@ -147,7 +150,7 @@ class Listing:
             # A client takes a page that is not full for the last one, however many repositories have nothing.
             for row in self._known_of_format(connection, identity, format, after[0], only):
                 start = after[1] if row.name == after[0] else ""
-                names = _package_names(connection, row.id, _grant(row, identity), start, limit + 1 - len(found))
+                names = _package_names(connection, row.holders or [row.id], _grant(row, identity), start, limit + 1 - len(found))
                 found += [(row.name, name) for name in names]
                 if len(found) > limit:
                     return Page(found[:limit], found[limit - 1] if limit else None)
@@ -194,10 +197,10 @@ def _grant(row: Row[Any], identity: Identity | None) -> Grant:
     return Grant(whole=row.whole or "" in row.prefixes, prefixes=tuple(row.prefixes))
 
 
-def _package_names(connection: Connection, repository_id: int, grant: Grant, after: str, limit: int) -> list[str]:
+def _package_names(connection: Connection, repository_ids: Sequence[int], grant: Grant, after: str, limit: int) -> list[str]:
     names: list[str] = []
     for low, high in _ranges(grant, ""):
-        values = {"id": repository_id, "low": low, "high": high, "after": after, "limit": limit - len(names)}
+        values = {"ids": list(repository_ids), "low": low, "high": high, "after": after, "limit": limit - len(names)}
         names += connection.execute(_PACKAGES, values).scalars()
     return names
 
@@ -353,11 +356,15 @@ _PREFIXES = (
     f"and {APPLIES})"
 )
 _PACKAGES = text(
-    "select name from arkvory_packages where repository_id = :id and artifacts > 0 and name >= :low and name < :high and name > :after "
-    "order by name limit :limit"
+    "select distinct p.name from unnest(cast(:ids as bigint[])) as h(id) cross join lateral (select name from arkvory_packages "
+    "where repository_id = h.id and artifacts > 0 and name >= :low and name < :high and name > :after order by name limit :limit) as p "
+    "order by p.name limit :limit"
 )
 _KNOWN_OF_FORMAT = text(
-    f"select {FACTS}, {EPOCHS}, (:everything or coalesce(r.creator_id = :user, false)) as whole, {_PREFIXES} as prefixes "
+    f"select {FACTS}, {EPOCHS}, (:everything or coalesce(r.creator_id = :user, false)) as whole, {_PREFIXES} as prefixes, "
+    # Of a group those whose packages it has, at this moment.
+    "array(select o.id from arkvory_members m join arkvory_repositories o on o.id = m.member_id and o.status = 'online' "
+    "where m.group_id = r.id) as holders "
     "from arkvory_repositories r where r.tenant = 'default' and r.deleted_at is null and r.status = 'online' and r.name >= :from "
     f"and r.format = :format and (cast(:only as text) is null or r.name = :only) and {KNOWN} order by r.name limit :limit"
 )

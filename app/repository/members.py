@@ -103,6 +103,23 @@ def groups_of(connection: Connection, member_id: int) -> set[int]:
     return set(connection.execute(text("select group_id from arkvory_members where member_id = :id"), {"id": member_id}).scalars())
 
 
+def lost_by_groups(connection: Connection, member: Snapshot) -> tuple[str, ...]:
+    """What becomes of the groups that lose it, by their names."""
+    rows = connection.execute(
+        text(
+            "select g.name, m.written from arkvory_members m join arkvory_repositories g on g.id = m.group_id and g.deleted_at is null "
+            "where m.member_id = :id order by g.name"
+        ),
+        {"id": member.id},
+    )
+    return tuple(_loss(row.name, member.name, written=row.written) for row in rows)
+
+
+def _loss(group: str, member: str, *, written: bool) -> str:
+    told = f"{member!r} was a member of the group {group!r}, which has nothing of it any more"
+    return f"{told}, and takes no publishes until it has another write_member" if written else told
+
+
 def leave_groups(connection: Connection, repository_id: int) -> None:
     """Of a repository that is deleted: it is nobody's member any more, and has none."""
     connection.execute(text("delete from arkvory_members where group_id = :id or member_id = :id"), {"id": repository_id})

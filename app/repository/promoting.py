@@ -15,7 +15,7 @@ from app.access.decision import READ, Access, find_repository
 from app.access.identity import Caller
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
-from app.errors import ArkvoryError, Invalid, NotFound, Quarantined
+from app.errors import ArkvoryError, Invalid, NotAllowedHere, NotFound, Quarantined
 from app.repository.blobs import Linked
 from app.repository.formats import FORMATS
 from app.repository.members import require_own
@@ -60,11 +60,12 @@ class Promoter:
             snapshot = find_repository(connection, caller, source)
             check_online(snapshot)
             require_own(snapshot)
+            _require_whole(snapshot)
             copies = self._select(connection, caller, snapshot, selection)
         into = Target(snapshot.format, target, caller)
         with self._publisher.begin(into, None, links=True) as session:
             if session.snapshot.id == snapshot.id:
-                raise Invalid("source and target are the same repository", field="to")
+                raise _same(snapshot, target)
             published = _publish(session, copies)
         return Promotion(len(published), sum(1 for each in published if each.created))
 
@@ -83,7 +84,7 @@ class Promoter:
         """In no order; the caller may read each."""
         paths = _selected(connection, snapshot, selection)
         if not paths:
-            raise NotFound(f"there is nothing of that in repository {snapshot.name!r}")
+            raise _nothing(snapshot, selection)
         if FORMATS[snapshot.format].references:
             paths = sorted({*paths, *closure(connection, snapshot.id, paths)})
         if len(paths) > MOST_ARTIFACTS:
@@ -104,6 +105,31 @@ class Promoter:
             if row.withheld:
                 raise Quarantined(f"{row.path!r} is held in quarantine")
         return rows
+
+
+def _require_whole(source: Snapshot) -> None:
+    """Raises NotAllowedHere for a proxy whose copies are less than what a hosted repository has of the same."""
+    if source.upstream_url is not None and FORMATS[source.format].indexes:
+        raise NotAllowedHere(
+            f"repository {source.name!r} is a proxy: its copies are files without what the index of a hosted repository is made of; "
+            "download the package and publish it where it is to be"
+        )
+
+
+def _same(source: Snapshot, target: str) -> Invalid:
+    if target == source.name:
+        return Invalid("source and target are the same repository", field="to")
+    told = f"{target!r} is a group that publishes to {source.name!r}, where this is already; through the group it can be read"
+    return Invalid(told, field="to")
+
+
+def _nothing(source: Snapshot, selection: Selection) -> NotFound:
+    version = f"version {selection.version!r} of " if selection.version is not None else ""
+    wanted = " or ".join(map(repr, selection.paths)) if selection.package is None else f"{version}{selection.package!r}"
+    told = f"there is no {wanted} in repository {source.name!r}"
+    if source.upstream_url is not None:
+        told += ", a proxy: it has copies of what was read through it, and no more; list its artifacts, and name them by their paths"
+    return NotFound(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +183,7 @@ def _blob(row: Row[Any]) -> KnownBlob:
 def _selected(connection: Connection, snapshot: Snapshot, selection: Selection) -> list[str]:
     """With what stands beside each file."""
     if bool(selection.paths) == (selection.package is not None):
-        raise Invalid("name paths, or a package, and not both", field="paths")
+        raise Invalid("name either paths or a package", field="paths")
     if selection.package is not None:
         values = {"id": snapshot.id, "package": selection.package, "version": selection.version}
         found = set(connection.execute(_VERSION, values).scalars())

@@ -510,8 +510,8 @@ def _references(connection: Connection, snapshot: Snapshot, files: Sequence[NewF
     """What the files refer to from now on, by path; empty where nothing ever does. Raises MissingParts."""
     if not FORMATS[snapshot.format].references:
         return {}
-    brought = [each.path for each in files]
-    return {each.path: resolved(connection, snapshot.id, each.references, brought) for each in files if not each.is_part}
+    wanted = {each.path: each.references for each in files if not each.is_part}
+    return resolved(connection, snapshot.id, wanted, [each.path for each in files])
 
 
 def _one_of_each(files: Sequence[NewFile]) -> list[NewFile]:

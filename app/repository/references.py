@@ -31,8 +31,11 @@ class Reference:
     otherwise: str | None = None
 
 
-def resolved(connection: Connection, repository_id: int, references: Sequence[Reference], brought: Iterable[str]) -> list[tuple[str, str]]:
-    """Path and kind of each, without repetition; `brought` comes in the same publish. Raises MissingParts."""
+def resolved(
+    connection: Connection, repository_id: int, wanted: Mapping[str, Sequence[Reference]], brought: Iterable[str]
+) -> dict[str, list[tuple[str, str]]]:
+    """By the path that refers: path and kind of each, without repetition; `brought` comes in the same publish. Raises MissingParts."""
+    references = [each for some in wanted.values() for each in some]
     asked = {each.path for each in references} | {each.otherwise for each in references if each.otherwise}
     rows = connection.execute(
         text("select path from arkvory_artifacts where repository_id = :id and path = any(:paths)"),
@@ -42,7 +45,7 @@ def resolved(connection: Connection, repository_id: int, references: Sequence[Re
     missing = sorted({each.path for each in references if not (each.optional or each.path in there or each.otherwise in there)})
     if missing:
         raise MissingParts(f"{len(missing)} of what it refers to is not here, the first: {missing[0]!r}", missing)
-    return sorted({_target(each, there) for each in references})
+    return {path: sorted({_target(each, there) for each in some}) for path, some in wanted.items()}
 
 
 def _target(reference: Reference, there: set[str]) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from app.database.locks import Step
 from app.database.paging import Page, page
 from app.errors import AlreadyExists, Invalid, NotFound, Unavailable
 from app.repository.formats import FORMATS, NAME_POLICIES, VERSION_POLICIES, WRITE_POLICIES
-from app.repository.members import Members, Roll, groups_of, leave_groups, warnings
+from app.repository.members import Members, Roll, groups_of, leave_groups, lost_by_groups, warnings
 from app.repository.names import check_repository_name
 from app.repository.writable import require_writable
 from app.upstream import upstream as upstreams
@@ -225,14 +225,17 @@ class Registry:
         told = warnings(public=after["public"], members=list(members.values()) if opened else added)
         return replace(_read(connection, after["name"]), warnings=told)
 
-    def delete(self, caller: Caller, name: str) -> None:
-        """Gone at once, its name free; rows and bytes follow in batches. Raises NotFound, Forbidden, Unauthenticated or ReadOnly."""
+    def delete(self, caller: Caller, name: str) -> Sequence[str]:
+        """Gone at once, its name free; rows and bytes follow in batches. What whoever deleted it should know of groups that lost it.
+
+        Raises NotFound, Forbidden, Unauthenticated or ReadOnly.
+        """
         with self._database.read() as connection:
             found = self._managed(connection, caller, name)
             groups = groups_of(connection, found.id)
-        self._under_locks({found.id, *groups}, lambda transaction, locked: self._delete(transaction, locked, caller, found))
+        return self._under_locks({found.id, *groups}, lambda transaction, locked: self._delete(transaction, locked, caller, found))
 
-    def _delete(self, transaction: Transaction, locked: set[int], caller: Caller, found: Snapshot) -> None:
+    def _delete(self, transaction: Transaction, locked: set[int], caller: Caller, found: Snapshot) -> Sequence[str]:
         connection = transaction.connection
         self._still_managed(connection, caller, found.name, found.id)
         require_writable(connection)
@@ -240,10 +243,12 @@ class Registry:
         _require_locks(locked, groups)
         for repository_id in sorted({found.id, *groups}):
             transaction.advance(repository_id, "authorization" if repository_id == found.id else "members")
+        losses = lost_by_groups(connection, found)
         leave_groups(connection, found.id)
         connection.execute(text("update arkvory_repositories set deleted_at = now(), updated_at = now() where id = :id"), {"id": found.id})
         if before.host is not None:
             transaction.advance_installation()
+        return losses
 
     def _described(self, connection: Connection, repository_id: int, before: Repository, change: RepositoryChange) -> dict[str, Any] | None:
         """The upstream as it is to be; null when nothing about it changes."""

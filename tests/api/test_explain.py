@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -141,6 +141,63 @@ def test_of_a_group_each_member_says_for_itself_what_it_has(filled: Server, upst
     assert warm["outcome"] == {"answer": "served", "code": None, "detail": "raw: stored here"}
     folder = explained(filled, "/raw/all/")
     assert [each["repository"] for each in folder["members"] if each["chosen"]] == ["up", "raw"]
+
+
+@pytest.fixture(scope="module")
+def grouped(filled: Server) -> Iterator[Server]:
+    """Of each format a group of the repository in which something is, and of a proxy whose upstream has nothing."""
+    nothing = FakeUpstream().start()
+    for kind in PUBLISH:
+        filled.repository(f"{kind}-px", kind, kind="proxy", upstream_url=nothing.url)
+        filled.repository(f"{kind}-all", kind, kind="group", members=[kind, f"{kind}-px"])
+    yield filled
+    nothing.stop()
+
+
+@pytest.mark.parametrize("address", [
+    "/raw/raw-all/a.txt", "/raw/raw-all/some/%C3%9C%20%23%25.txt", "/raw/raw-all/", "/raw/raw-all/some/", "/raw/raw-all/none",
+    "/maven/maven-all/org/acme/lib/1.0/lib-1.0.jar", "/maven/maven-all/org/acme/lib/1.0/lib-1.0.jar.sha1",
+    "/maven/maven-all/org/acme/lib/maven-metadata.xml", "/maven/maven-all/org/acme/lib/maven-metadata.xml.md5",
+    "/maven/maven-all/org/acme/lib/2.0/lib-2.0.jar", "/maven/maven-all/org/acme/none/maven-metadata.xml", "/maven/maven-all/org/acme/",
+    "/pypi/pypi-all/files/foo/foo-1.0-py3-none-any.whl", "/pypi/pypi-all/simple/", "/pypi/pypi-all/simple/foo/",
+    "/pypi/pypi-all/simple/bar/", "/pypi/pypi-all/pypi/foo/json", "/pypi/pypi-all/pypi/foo/1.0/json",
+    "/npm/npm-all/@acme%2ftool", "/npm/npm-all/@acme%2Ftool/1.0.0", "/npm/npm-all/-/package/@acme%2ftool/dist-tags",
+    "/npm/npm-all/@acme/tool/-/tool-1.0.0.tgz", "/npm/npm-all/nothing", "/npm/npm-all/nothing/-/nothing-1.0.0.tgz",
+    "/v2/oci-all/team/app/manifests/1.0", f"/v2/oci-all/team/app/blobs/{digest_of(b'a layer')}", "/v2/oci-all/team/app/tags/list",
+    f"/v2/oci-all/team/app/referrers/{digest_of(b'a layer')}", "/v2/oci-all/team/app/manifests/2.0", "/v2/oci-all/team/none/tags/list",
+])  # fmt: skip
+def test_of_a_group_it_says_what_a_read_then_does_whatever_the_format(grouped: Server, address: str) -> None:
+    """Cold it may say that an upstream is asked; once that was asked, nothing is left open.
+
+    But for files that an upstream's index would have to name: that it has no such index is no word on them.
+    """
+    ends = {"served": 200, "absent": 404}
+    cold = explained(grouped, address)
+    status = grouped.get(address).status_code
+    assert cold["outcome"]["answer"] in {"fetched", "compared"} or ends[cold["outcome"]["answer"]] == status, cold
+    warm = explained(grouped, address)
+    assert ends.get(warm["outcome"]["answer"], 404 if "/-/" in address else None) == status, warm
+    assert any(each["chosen"] for each in warm["members"]) == (status == 200)
+
+
+@pytest.mark.parametrize(("address", "status"), [
+    ("/npm/npm-all/@acme%2ftool", 503), ("/npm/npm-all/nothing", 404), ("/npm/npm-all/nothing/-/nothing-1.0.0.tgz", 404),
+    ("/pypi/pypi-all/simple/foo/", 503), ("/pypi/pypi-all/files/foo/foo-1.0-py3-none-any.whl", 503), ("/pypi/pypi-all/simple/bar/", 404),
+    ("/raw/raw-all/a.txt", 503), ("/raw/raw-all/none", 503),
+])  # fmt: skip
+def test_of_a_group_whose_hosted_member_is_offline_it_says_what_a_read_then_does(grouped: Server, address: str, status: int) -> None:
+    name = address.split("/")[1]
+    try:
+        assert grouped.patch(f"/api/v1/repositories/{name}", json={"status": "offline"}).status_code == 200
+        answer = grouped.get(address)
+        assert (answer.status_code, answer.headers.get("Retry-After")) == (status, "1" if status == 503 else None)
+        told = explained(grouped, address)
+        assert told["outcome"]["answer"] in ({"unavailable"} if status == 503 else {"absent", "fetched"}), told
+        assert [each["outcome"]["answer"] for each in told["members"] if each["repository"] == name] == [
+            "unavailable" if status == 503 else "absent"
+        ]  # fmt: skip
+    finally:
+        assert grouped.patch(f"/api/v1/repositories/{name}", json={"status": "online"}).status_code == 200
 
 
 def test_the_upstream_of_a_proxy_and_how_it_is(filled: Server, upstream: FakeUpstream) -> None:

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.access.deploying import DeployTokens, NewDeployToken
 from app.access.identity import Caller
+from app.access.tokens import NewToken
 from app.errors import ArkvoryError, Forbidden, Invalid, NotAllowedHere, NotFound, Quarantined, RepositoryOffline, Unauthenticated
 from app.repository.fetching import SMALL
 from app.repository.publishing import Target
@@ -73,7 +75,7 @@ def test_each_change_of_the_members_moves_the_members_epoch_and_no_other(grouped
 def test_a_deleted_member_leaves_its_groups_and_moves_their_epochs(grouped: House) -> None:
     grouped.repository("none", kind="group", members=["two"])
     before = {name: grouped.epochs(name)[3] for name in ("all", "none")}
-    grouped.registry.delete(ADMIN, "one")
+    assert grouped.registry.delete(ADMIN, "one") == ("'one' was a member of the group 'all', which has nothing of it any more",)
     assert (members(grouped), members(grouped, "none")) == (["two"], ["two"])
     assert {name: grouped.epochs(name)[3] - before[name] for name in before} == {"all": 1, "none": 0}
     grouped.clean()
@@ -471,14 +473,55 @@ def test_the_right_to_write_is_that_of_the_member(grouped: House) -> None:
     for caller, refusal in refusals.items():
         with pytest.raises(refusal) as refused:
             grouped.publish("a", b"1", "all", caller=caller)
-        assert "two" not in refused.value.message
+        # Only who may know of the group learns where it publishes to.
+        assert ("member 'two', and 'bob' has no write permission" in refused.value.message) == (caller is bob)
         with pytest.raises(refusal):
             grouped.parts.editor.delete(Target("raw", "all", caller), ["a"])
 
 
+def test_a_token_for_the_group_counts_where_it_publishes_to_as_far_as_its_owner_may_write_there(grouped: House) -> None:
+    """By the group's door alone, for both writing and deleting; a deploy token has no owner whose right could be asked."""
+    grouped.change("all", settings={"write_member": "two"}, public=False)
+    for name in ("ann", "bob"):
+        grouped.user(name)
+        grouped.rule("all", f"user:{name}", "read", "write")
+    grouped.rule("two", "user:ann", "read", "write", "delete")
+
+    def with_token(owner: str, *permissions: str, of: str = "all") -> Caller:
+        return grouped.identify(grouped.tokens.create(ADMIN, NewToken("t", permissions, [of], user=owner))[1])
+
+    ann, bob = (with_token(owner, "read", "write", "delete") for owner in ("ann", "bob"))
+    grouped.publish("a", b"1", "all", caller=ann)
+    assert grouped.read("a", "two") == b"1"
+    grouped.parts.editor.delete(Target("raw", "all", ann), ["a"])
+    grouped.publish("a", b"1", "all", caller=with_token("ann", "write", of="two"))
+    reading, elsewhere = with_token("ann", "read"), with_token("ann", "write", of="one")
+    refusals = {
+        ("two", ann): "write permission here with this token",
+        ("all", bob): "publishes to its member 'two', and 'bob' has no write permission for that there; who manages 'two' can give it",
+        ("all", reading): "this token gives no write permission there; make one with write for 'all' or for 'two'",
+        ("all", elsewhere): "this token gives no write permission there; make one with write for 'all' or for 'two'",
+        ("all", grouped.identify(deploy_token(grouped, "all"))): "this deploy token gives no write permission for that there; make one of",
+    }
+    for (repository, caller), words in refusals.items():
+        with pytest.raises(Forbidden, match=words):
+            grouped.publish("b", b"2", repository, caller=caller)
+    grouped.publish("b", b"2", "all", caller=grouped.identify(deploy_token(grouped, "two")))
+    grouped.disable("ann")
+    with pytest.raises(Unauthenticated):
+        grouped.publish("c", b"3", "all", caller=ann)
+
+
+def deploy_token(house: House, repository: str) -> str:
+    """Its secret."""
+    made = DeployTokens(house.parts.database, house.parts.transactions, house.parts.access)
+    return made.create(ADMIN, repository, NewDeployToken("d", ("read", "write")))[1]
+
+
 def test_a_deleted_write_member_takes_the_setting_along(grouped: House) -> None:
     grouped.change("all", settings={"write_member": "two"})
-    grouped.registry.delete(ADMIN, "two")
+    (told,) = grouped.registry.delete(ADMIN, "two")
+    assert told.endswith("nothing of it any more, and takes no publishes until it has another write_member")
     assert grouped.registry.show(ADMIN, "all").settings == {}
     with pytest.raises(NotAllowedHere):
         grouped.publish("a", b"1", "all")

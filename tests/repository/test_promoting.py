@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import AlreadyExists, Forbidden, NotFound
+from app.errors import AlreadyExists, ArkvoryError, Forbidden, NotFound
 from app.repository.promoting import Promotion, Selection
 from app.repository.publishing import NewFile, Package, Target
 from tests.support.house import ADMIN, House
@@ -73,3 +73,23 @@ def test_who_promotes_reads_here_and_writes_there(pair: House) -> None:
         pair.parts.promoter.promote(ada, "staging", "released", Selection(package="sample"))
     pair.rule("staging", "user:ada", "read", prefix="sample")
     assert pair.parts.promoter.promote(ada, "staging", "released", Selection(package="sample")) == Promotion(2, 2)
+
+
+def test_from_and_into_what_is_not_hosted_it_is_said_what_to_do(pair: House) -> None:
+    release(pair, "1.0")
+    pair.repository("all", format="pypi", kind="group", members=["released", "staging"], settings={"write_member": "staging"})
+    pair.repository("index", format="pypi", kind="proxy", upstream_url="http://localhost:9")
+    pair.repository("central", format="maven", kind="proxy", upstream_url="http://localhost:9")
+    pair.repository("ours", format="maven")
+    selection = Selection(package="sample", version="1.0")
+    for source, target, words in (
+        ("staging", "all", "'all' is a group that publishes to 'staging', where this is already"),
+        ("staging", "staging", "source and target are the same repository"),
+        ("all", "released", "is a group and has nothing of its own; name the member that has it"),
+        ("index", "released", "is a proxy: its copies are files .*; download the package and publish it"),
+        ("central", "ours", "no version '1.0' of 'sample' in repository 'central', a proxy: .* name them by their paths"),
+        ("released", "staging", "there is no version '1.0' of 'sample' in repository 'released'$"),
+        ("staging", "index", "'index' is a proxy; publish to a hosted one"),
+    ):
+        with pytest.raises(ArkvoryError, match=words):
+            pair.parts.promoter.promote(ADMIN, source, target, selection)

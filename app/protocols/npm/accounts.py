@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 from flask import Response, request
 from sqlalchemy import text
 
-from app.access.decision import WRITE, find_repository
+from app.access.decision import WRITE
 from app.access.identity import Caller, Credential, Identity
 from app.access.logins import Logins
 from app.access.people import UserChange, Users
@@ -30,6 +30,7 @@ from app.http.responses import json_time
 from app.protocols.npm.answers import answer
 from app.protocols.npm.blueprint import FORMAT, blueprint
 from app.protocols.npm.received import small_document
+from app.repository.destination import Target, require_right
 from app.repository.reading import Ask
 
 MOST_BODY = 64 * 1024
@@ -98,8 +99,7 @@ def show_user(repository: str, user: str) -> Response:
     """A user who is to be named as an owner; for who may publish here, so that others cannot find out names."""
     name, house, who = _user_name(user), parts(), caller()
     with house.database.read() as connection:
-        snapshot = find_repository(connection, who, repository, format_name=FORMAT)
-        house.access.require_now(connection, who, snapshot, WRITE, None)
+        require_right(connection, house.access, Target(FORMAT, repository, who), WRITE, None)
         if connection.execute(text("select 1 from arkvory_users where name = :name"), {"name": name}).first() is None:
             raise NotFound(f"there is no user {name!r}")
     return answer({"_id": f"{_USER}{name}", "name": name, "email": "", "type": "user"})

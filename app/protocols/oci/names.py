@@ -103,6 +103,11 @@ def referrers_path(image: str, digest: str) -> str:
     return f"{image}/{REFERRERS}/{digest}"
 
 
+def is_manifest(path: str) -> bool:
+    """Whether a manifest is there, by tag or digest."""
+    return path.split("/")[-2:-1] == [MANIFESTS]
+
+
 def reference_of(path: str) -> str:
     """The tag or digest at the end of a path."""
     return path.rpartition("/")[2]

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from app.access.identity import Caller
 from app.cache.snapshots import Snapshot
-from app.errors import Invalid, NotAllowedHere, NotFound, TooLarge, Unauthenticated
+from app.errors import Invalid, MissingParts, NotAllowedHere, NotFound, TooLarge, Unauthenticated
 from app.http.bodies import body_filler, body_size, read_small
 from app.http.hosts import mapped_repository
 from app.http.identity import log_fact
@@ -23,6 +23,7 @@ from app.protocols.oci import scopes, tokens
 from app.protocols.oci.documents import ReferrerList, TagList, next_link
 from app.protocols.oci.errors import VERSION, received_range, refusal, register
 from app.protocols.oci.manifests import MOST_BYTES
+from app.protocols.oci.mounting import Mount, found_elsewhere, mounted
 from app.protocols.oci.names import (
     ALGORITHMS,
     Digest,
@@ -41,6 +42,7 @@ from app.protocols.oci.uploads import (
     BLOB_TYPE,
     DIGEST,
     ManifestPush,
+    Pushed,
     address_of,
     algorithms_for,
     chunk,
@@ -300,16 +302,27 @@ def put_manifest(repository: str, image: str, reference: str) -> Response:
     """A manifest under a tag or its digest, in which case `?tag=` names more."""
     target = _target(repository, image)
     more = _more_tags(reference)
-    with parts().publisher.begin(target, manifest_path(image, reference), conditions()) as session:
-        body = _manifest_body()
-        push = ManifestPush(image, reference, more, request.headers.get("Content-Type", ""), body)
-        pushed = store_manifest(session, push, conditions())
+    pushed = _pushed(target, image, reference, more)
     headers = {"Location": _address(f"{image}/manifests/{reference}"), "Docker-Content-Digest": str(pushed.digest)}
     if pushed.manifest.subject is not None:
         headers["OCI-Subject"] = pushed.manifest.subject
     if more:
         headers["OCI-Tag"] = ", ".join(more)
     return Response(status=201, headers=VERSION | headers)
+
+
+def _pushed(target: Target, image: str, reference: str, more: Sequence[str]) -> Pushed:
+    """Through a group once more with what other members have of it, and with what that needs in turn."""
+    push: ManifestPush | None = None
+    mounts: dict[str, Mount] = {}
+    while True:
+        with parts().publisher.begin(target, manifest_path(image, reference), conditions()) as session:
+            push = push or ManifestPush(image, reference, more, request.headers.get("Content-Type", ""), _manifest_body())
+            try:
+                return store_manifest(session, push, conditions(), mounted(session, list(mounts.values())))
+            except MissingParts as error:
+                missing = error
+        mounts |= found_elsewhere(target, image, missing, mounts.keys())
 
 
 def _more_tags(reference: str) -> list[str]:

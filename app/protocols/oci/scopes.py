@@ -23,6 +23,7 @@ from app.http.hosts import asked_host, mapped_base, mapped_repository
 from app.http.parts import Parts, parts
 from app.http.paths import raw_path
 from app.http.reads import Asked
+from app.repository.destination import Target, require_right
 
 FORMAT = "oci"
 CATALOG = "registry:catalog"
@@ -153,18 +154,24 @@ def _refuse(house: Parts, who: Caller, wanted: Scope) -> None:
 def granted(house: Parts, who: Caller, asked: Scope) -> frozenset[str]:
     """Those of the actions that the caller may do now, from the database; `asked.name` is whole."""
     repository, _, image = asked.name.partition("/")
+    target = Target(FORMAT, repository, who)
     with house.database.consistent() as connection:
-        try:
-            snapshot = find_repository(connection, who, repository, format_name=FORMAT)
-        except ArkvoryError:
-            return frozenset()
-        return frozenset(_allowed(house, connection, who, snapshot, image, asked.actions))
+        return frozenset(_allowed(house, connection, target, image, asked.actions))
 
 
-def _allowed(house: Parts, connection: Any, who: Caller, snapshot: Any, image: str, actions: Iterable[str]) -> Iterable[str]:
+def _allowed(house: Parts, connection: Any, target: Target, image: str, actions: Iterable[str]) -> Iterable[str]:
     for action in actions:
         try:
-            house.access.require_now(connection, who, snapshot, PERMISSIONS[action], image)
+            _require(house, connection, target, PERMISSIONS[action], image)
         except ArkvoryError:
             continue
         yield action
+
+
+def _require(house: Parts, connection: Any, target: Target, permission: str, image: str) -> None:
+    """Reading is the repository's own to say; the rest is asked where it goes to."""
+    if permission != READ:
+        require_right(connection, house.access, target, permission, image)
+        return
+    snapshot = find_repository(connection, target.caller, target.repository, format_name=target.format)
+    house.access.require_now(connection, target.caller, snapshot, permission, image)

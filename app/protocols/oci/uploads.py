@@ -16,6 +16,7 @@ from app.protocols.oci import manifests
 from app.protocols.oci.documents import DETAILS
 from app.protocols.oci.manifests import Manifest
 from app.protocols.oci.names import ALGORITHMS, BadDigest, Digest, blob_path, is_digest, manifest_path, parse_digest
+from app.repository.blobs import Linked
 from app.repository.publishing import Conditions, NewFile, Package, Session
 from app.repository.references import SAME, Reference
 from app.upload.receiving import Expected, Fill, Received, Receiver
@@ -110,8 +111,11 @@ class Pushed:
     manifest: Manifest
 
 
-def store_manifest(session: Session, push: ManifestPush, conditions: Conditions) -> Pushed:
-    """Raises BadManifest, BadDigest, DigestMismatch, MissingParts, and what receiving and publishing raise."""
+def store_manifest(session: Session, push: ManifestPush, conditions: Conditions, beside: Sequence[NewFile] = ()) -> Pushed:
+    """With what else is to be published `beside` it.
+
+    Raises BadManifest, BadDigest, DigestMismatch, MissingParts, and what receiving and publishing raise.
+    """
     manifest = parsed(push.image, push.body, push.content_type)
     digest = parse_digest(push.reference) if is_digest(push.reference) else Digest("sha256", hashlib.sha256(push.body).hexdigest())
     tags = [*([] if is_digest(push.reference) else [push.reference]), *push.tags]
@@ -119,11 +123,12 @@ def store_manifest(session: Session, push: ManifestPush, conditions: Conditions)
     whole = manifest_file(push.image, digest, manifest, received[0])
     named = [tag_file(push.image, tag, digest, manifest.media_type, each) for tag, each in zip(tags, received[1:], strict=True)]
     # Conditions speak of what the request names, which comes first.
-    session.publish([whole, *named] if is_digest(push.reference) else [*named, whole], conditions)
+    files = [whole, *named] if is_digest(push.reference) else [*named, whole]
+    session.publish([*files, *beside], conditions)
     return Pushed(digest, manifest)
 
 
-def manifest_file(image: str, digest: Digest, manifest: Manifest, received: Received) -> NewFile:
+def manifest_file(image: str, digest: Digest, manifest: Manifest, received: Received | Linked) -> NewFile:
     """A manifest by its digest."""
     details = {DETAILS: manifest.details} if manifest.details else {}
     path, package = manifest_path(image, str(digest)), Package(image, image)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from app.access.people import Users
+from app.access.rules import NewRule, Rules
 from app.protocols.npm.routes import Registry as Dialect
 from app.protocols.npm.routes import reads
 from app.repository.quarantine import Quarantine
@@ -144,6 +146,24 @@ def test_a_member_that_fails_is_passed_over_where_another_one_can_tell(room: Roo
     assert room.once("q").status_code == 502
 
 
+def test_a_hosted_member_that_is_away_keeps_nobody_waiting(room: Room) -> None:
+    """Its rows say which names it has: others are absent. What it has is asked for again soon, or else npm waits for minutes."""
+    room.own("p", "1.0.0")
+    room.there(room.near, "q", "1.0.0")
+    for status in ("offline", "maintenance"):
+        room.registry().update(ADMIN, "own", RepositoryChange({"status": status}))
+        for path in ("p", "p/1.0.0", "p/-/p-1.0.0.tgz"):
+            answer = room.once(path)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+            assert "'own' is" in answer.get_json()["error"]
+        for path in ("q", "q/-/q-1.0.0.tgz"):
+            assert (room.once(path).status_code, room.once(path).headers.get("X-Arkvory-Passed-Over")) == (200, None)
+        for path in ("none", "none/1.0.0", "none/-/none-1.0.0.tgz"):
+            assert refused(room.once(path)) == (404, "not_found")
+    room.group(name_policy="merge")
+    assert room.once("none").status_code == 503
+
+
 def test_publishing_goes_to_the_member_that_is_named_for_it(room: Room) -> None:
     admin = {"as_": room_of.ADMINISTRATOR}
     body = json.dumps(packages.document("p", "1.0.0"))
@@ -158,6 +178,25 @@ def test_publishing_goes_to_the_member_that_is_named_for_it(room: Room) -> None:
     rev = room.packument()["_rev"]
     assert room.once(f"p/-rev/{rev}", "DELETE", **admin).status_code == 200
     assert refused(room.once("p")) == (404, "not_found")
+
+
+def test_a_login_at_the_group_publishes_through_it(room: Room) -> None:
+    """npm keeps its token by the address that it logs in at, and that is all it has for `npm publish` there."""
+    room.group(write_member="own")
+    house = room.parts
+    Users(house.database, house.transactions, house.identities, 8).create(ADMIN, "anna", "correct-horse", administrator=False, robot=False)
+    login = {"name": "anna", "password": "correct-horse", "type": "user"}
+    bearer = f"Bearer {room.once('-/user/org.couchdb.user:anna', 'PUT', json=login).get_json()['token']}"
+    body = packages.document("p", "1.0.0")
+    told = room.once("p", "PUT", json=body, as_=bearer)
+    assert (told.status_code, told.get_json()["error"]) == (
+        403, "group 'all' publishes to its member 'own', and 'anna' has no write permission for that there; who manages 'own' can give it",
+    )  # fmt: skip
+    Rules(house.database, house.transactions, house.access).add(ADMIN, "own", NewRule("user:anna", ("write",), None))
+    assert room.once("p", "PUT", json=body, as_=bearer).status_code == 201
+    assert room.once("-/package/p/dist-tags/next", "PUT", data=b'"1.0.0"', as_=bearer).status_code == 201
+    assert room.once("-/user/org.couchdb.user:anna", as_=bearer).status_code == 200
+    assert room.packument()["dist-tags"] == {"latest": "1.0.0", "next": "1.0.0"}
 
 
 def test_audits_are_what_all_upstreams_know_and_private_names_stay_here(room: Room) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.api.test_management import problem, user
+from tests.cli.test_arkvory import arkvory
 from tests.support.house import eventually, sha256
 from tests.support.server import Server
 from tests.support.upstreams import FakeUpstream, noise
@@ -342,3 +343,23 @@ def test_a_deploy_token_of_the_group_reads_and_one_of_the_write_member_publishes
     assert refused.status_code == 403 and "publishes to" in refused.text
     assert server.put("/raw/all/b", b"2", auth=of_member).status_code == 201
     assert server.get("/raw/all/a", auth=of_member).status_code in (403, 404)
+
+
+def test_whoever_deletes_a_member_is_told_what_groups_lose(grouped: Grouped, server: Server) -> None:
+    """In the answer; the command tells it too, before it asks and afterwards."""
+    grouped.change("all", settings={"write_member": "two"})
+    answer = server.delete("/api/v1/repositories/two")
+    assert (answer.status_code, answer.json()) == (200, {"warnings": [
+        "'two' was a member of the group 'all', which has nothing of it any more, and takes no publishes until it has another write_member",
+    ]})  # fmt: skip
+    server.repository("two")
+    assert server.delete("/api/v1/repositories/two").status_code == 204
+    server.repository("two")
+    grouped.change("all", members=["one", "two"], settings={"write_member": "two"})
+    here = {"ARKVORY_DATA_DIR": str(server.data)}
+    asked = arkvory("repo", "delete", "two", check=False, **here)
+    assert (asked.returncode, "The group all has it as a member and publishes to it." in asked.stderr) == (2, True)
+    done = arkvory("repo", "delete", "two", "--yes", **here)
+    assert done.stdout == "Repository two is gone.\n"
+    assert "Warning: 'two' was a member of the group 'all'" in done.stderr
+    server.repository("two")
