@@ -161,7 +161,7 @@ def write_policy(format_name: str, settings: Mapping[str, Any]) -> str:
 
 def is_written_once(format_name: str, settings: Mapping[str, Any], path: str) -> bool:
     """Whether what is published at this path stays as it is."""
-    if is_fixed(format_name, path) or _is_immutable_tag(format_name, settings, path):
+    if is_fixed(format_name, path) or immutable_tag(format_name, settings, path) is not None:
         return True
     return write_policy(format_name, settings) == "once" and not _is_snapshot(format_name, path)
 
@@ -178,10 +178,14 @@ def is_lasting(format_name: str, path: str) -> bool:
     return is_fixed(format_name, path) or (lasting is not None and lasting.fullmatch(path) is not None)
 
 
-def _is_immutable_tag(format_name: str, settings: Mapping[str, Any], path: str) -> bool:
+def immutable_tag(format_name: str, settings: Mapping[str, Any], path: str) -> str | None:
+    """Why the tag at a path stays what it is, in words: the pattern of `immutable_tags` that names it; null when none does."""
     tags, patterns = FORMATS[format_name].tags, settings.get("immutable_tags")
     found = tags.fullmatch(path) if tags is not None and patterns else None
-    return found is not None and any(fnmatch.fnmatchcase(found.group(1), each) for each in patterns or ())
+    if found is None:
+        return None
+    pattern = next((each for each in patterns or () if fnmatch.fnmatchcase(found.group(1), each)), None)
+    return None if pattern is None else f"the tag {found.group(1)!r} stays what it is (immutable_tags: {pattern!r})"
 
 
 def check_version_policy(format_name: str, settings: Mapping[str, Any], path: str) -> None:

@@ -26,6 +26,7 @@ from app.errors import AlreadyExists, Invalid, NotFound, Unavailable
 from app.repository.formats import FORMATS, NAME_POLICIES, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.members import Members, Roll, groups_of, leave_groups, warnings
 from app.repository.names import check_repository_name
+from app.repository.patterns import check_pattern
 from app.repository.writable import require_writable
 from app.upstream import upstream as upstreams
 from app.upstream.secrets import Secrets
@@ -334,7 +335,7 @@ def _settings_of(of: _Kind) -> Mapping[str, Callable[[str, Any], None]]:
     if of.kind == "proxy":
         known = {
             "mutable_ttl": _check_seconds, "miss_ttl": _check_seconds, "caching": _check_flag, "minimum_age": _check_days,
-            **dict.fromkeys(("minimum_age_exceptions", "allow", "block"), _check_patterns),
+            **dict.fromkeys(("minimum_age_exceptions", "allow", "block"), _patterns_for(of.format)),
         }  # fmt: skip
         known |= {"short_names": _check_folder} if FORMATS[of.format].short_names else {}
     if FORMATS[of.format].snapshots:
@@ -388,6 +389,17 @@ def _check_patterns(name: str, patterns: Any) -> None:
     if not sound or any(len(each) > LONGEST_PATTERN for each in patterns):
         told = f"{name} are at most {MOST_PATTERNS} patterns such as v*, of up to {LONGEST_PATTERN} characters"
         raise Invalid(told, field=f"settings.{name}")
+
+
+def _patterns_for(format_name: str) -> Callable[[str, Any], None]:
+    """Of a proxy: such as can match something."""
+
+    def check(name: str, patterns: Any) -> None:
+        _check_patterns(name, patterns)
+        for each in patterns:
+            check_pattern(format_name, name, each)
+
+    return check
 
 
 def _check_name(name: str, value: Any) -> None:
