@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.errors import Conflict
+from app.errors import Conflict, NotFound
 from app.repository.names import INTERNAL
 
 WRITE_POLICIES = ("once", "replace", "read_only")
@@ -140,6 +140,14 @@ def is_made(format_name: str, path: str) -> bool:
 def is_internal(format_name: str, path: str) -> bool:
     """Whether a proxy keeps an index of its upstream there: nobody reads, lists or holds it as a file."""
     return FORMATS[format_name].indexes and path.startswith(INTERNAL)
+
+
+def absent(format_name: str, path: str, repository: str) -> NotFound:
+    """In the words of who asked: an upstream's index is the package's, or the project's, that it is of."""
+    told = path.split("/", 2)[2] if is_internal(format_name, path) and path.count("/") > 1 else path
+    if FORMATS[format_name].indexes and (told != path or (path.endswith("/") and path.strip("/"))):
+        return NotFound(f"there is no package {told.rstrip('/')!r} in repository {repository!r}")
+    return NotFound(f"there is no {told!r} in repository {repository!r}")
 
 
 def package_of(format_name: str, path: str) -> str:

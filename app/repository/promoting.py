@@ -83,7 +83,7 @@ class Promoter:
         """In no order; the caller may read each."""
         paths = _selected(connection, snapshot, selection)
         if not paths:
-            raise NotFound(f"there is nothing of that in repository {snapshot.name!r}")
+            raise NotFound(f"there is no {_words(selection)} in repository {snapshot.name!r}")
         if FORMATS[snapshot.format].references:
             paths = sorted({*paths, *closure(connection, snapshot.id, paths)})
         if len(paths) > MOST_ARTIFACTS:
@@ -154,10 +154,18 @@ def _blob(row: Row[Any]) -> KnownBlob:
     return KnownBlob(row.digest, row.size, row.checksums)
 
 
+def _words(selection: Selection) -> str:
+    if selection.package is None:
+        return " and no ".join(map(repr, selection.paths))
+    return repr(selection.package) if selection.version is None else f"version {selection.version!r} of {selection.package!r}"
+
+
 def _selected(connection: Connection, snapshot: Snapshot, selection: Selection) -> list[str]:
     """With what stands beside each file."""
-    if bool(selection.paths) == (selection.package is not None):
-        raise Invalid("name paths, or a package, and not both", field="paths")
+    if selection.paths and selection.package is not None:
+        raise Invalid("name paths or a package, not both", field="paths")
+    if not selection.paths and selection.package is None:
+        raise Invalid("say what to copy: a package (and its version), or paths", field="package")
     if selection.package is not None:
         values = {"id": snapshot.id, "package": selection.package, "version": selection.version}
         found = set(connection.execute(_VERSION, values).scalars())

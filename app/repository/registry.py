@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import IntegrityError
@@ -310,10 +311,18 @@ def _check_values(of: _Kind, values: _Values) -> None:
     if values["host"] is not None:
         _check_host(of.format, values["host"])
     if of.kind == "proxy":
-        upstreams.check_url(values["upstream_url"])
+        _check_upstream(of.format, upstreams.check_url(values["upstream_url"]))
     elif values["upstream_url"] is not None:
         raise Invalid(f"a {of.kind} repository has no upstream", field="upstream_url")
     _check_settings(of, values["settings"])
+
+
+def _check_upstream(format_name: str, url: str) -> None:
+    prefix = f"/{FORMATS[format_name].prefix}"
+    address = urlsplit(url)
+    if prefix != "/" and f"{address.path}/".startswith(f"{prefix}/"):
+        wanted = address._replace(path=address.path.removeprefix(prefix)).geturl()
+        raise Invalid(f"the upstream's address goes without {prefix}/, which is put in front of names: {wanted}", field="upstream_url")
 
 
 def _check_settings(of: _Kind, settings: Mapping[str, Any]) -> None:
