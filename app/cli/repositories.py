@@ -180,9 +180,9 @@ def update_repository(
     body |= {"host": None} if no_host else {}
     settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
     settings |= {"immutable_tags": None} if no_immutable_tags else {}
-    taken_away = taken_back(unset)
-    settings = taken_away.settings | settings | upstream.settings() | group.settings()
-    body |= taken_away.body | group.body()
+    taken = taken_back(unset)
+    settings = taken.settings | settings | upstream.settings() | group.settings()
+    body = taken.body | body | group.body()
     described = upstream.body()
     if "upstream" in body and "upstream" in described:
         described["upstream"] = body["upstream"] | described["upstream"]

@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 _SETTINGS = (
-    "write_policy", "version_policy", "immutable_tags", "mutable_ttl", "miss_ttl", "caching", "minimum_age", "minimum_age_exceptions", "allow",
-    "block", "short_names", "write_member", "name_policy", "merged_names",
+    "write_policy", "version_policy", "immutable_tags", "mutable_ttl", "miss_ttl", "caching", "minimum_age", "minimum_age_exceptions",
+    "allow", "block", "short_names", "write_member", "name_policy", "merged_names",
 )  # fmt: skip
 # Options whose name is another one.
 _OPTIONS: Mapping[str, str] = {
-    "immutable_tag": "immutable_tags", "minimum_age_exception": "minimum_age_exceptions", "merged_name": "merged_names", "no_caching": "caching",
+    "immutable_tag": "immutable_tags", "minimum_age_exception": "minimum_age_exceptions", "merged_name": "merged_names",
+    "no_caching": "caching",
 }  # fmt: skip
 _FIELDS: Mapping[str, str] = {"quota": "quota_bytes", "quota_bytes": "quota_bytes", "host": "host"}
 _UPSTREAM: Mapping[str, str] = {

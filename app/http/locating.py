@@ -70,7 +70,8 @@ def _split(url: str) -> SplitResult:
     except ValueError:
         sound = False
     if not sound:
-        raise Invalid(f"{url!r} is no address of this server, such as https://host/raw/files/a.txt, /raw/files/a.txt or host/image:1.0", "url")
+        forms = "https://host/raw/files/a.txt, /raw/files/a.txt or host/images/app:1.0"
+        raise Invalid(f"{url!r} is no address of this server, such as {forms}", field="url")
     return _as_image(found)
 
 

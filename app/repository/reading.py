@@ -28,7 +28,16 @@ from app.cache.snapshots import Snapshot, Snapshots, other_format, unknown_repos
 from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
-from app.errors import IsFolder, NotFound, Quarantined, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
+from app.errors import (
+    ArkvoryError,
+    IsFolder,
+    NotFound,
+    Quarantined,
+    RepositoryMaintenance,
+    RepositoryOffline,
+    Unauthenticated,
+    Unavailable,
+)
 from app.repository.formats import absent as absent_at
 from app.repository.formats import package_of
 from app.repository.members import member_now
