@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from app.access.identity import Caller, DeployScope, Identities, Identity
 from app.cache import keys
 from app.cache.installation import Installation, read_switches
-from app.cache.snapshots import Snapshot, read_snapshot, unknown_repository
+from app.cache.snapshots import Snapshot, other_format, read_snapshot, unknown_repository
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
@@ -114,7 +114,8 @@ def find_repository(
     try:
         snapshot = read_snapshot(connection, tenant, name)
         if format_name not in (None, snapshot.format):
-            raise unknown_repository(name)
+            knows = caller.identity is not None and refusal_now(connection, caller, snapshot, READ, None) is None
+            raise other_format(snapshot) if knows else unknown_repository(name)
     except NotFound:
         if caller.identity is None:
             raise needs_login(name) from None

@@ -140,6 +140,11 @@ def unknown_repository(name: str) -> NotFound:
     return NotFound(f"there is no repository {name!r} at this address, or you may not know of it")
 
 
+def other_format(snapshot: Snapshot) -> NotFound:
+    """For who may know of it: it is not where they look for it."""
+    return NotFound(f"repository {snapshot.name!r} is of the format {snapshot.format}: it is not at this address")
+
+
 def read_snapshot(connection: Connection, tenant: str, name: str) -> Snapshot:
     """Straight from the repository's row. Raises NotFound."""
     row = connection.execute(

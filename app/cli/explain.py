@@ -15,6 +15,13 @@ _MEMBERS = (
     ("", lambda each: "->" if each["chosen"] else ""), field("repository", "MEMBER"), field("kind"),
     ("ANSWER", lambda each: each["outcome"]["answer"]), ("BECAUSE", lambda each: each["outcome"]["detail"]),
 )  # fmt: skip
+# In words: the API's are those of a circuit breaker.
+_STATES = {
+    "closed": "asked as usual",
+    "open": "left alone for a moment, after failures in a row",
+    "half-open": "tried again with one request",
+    "paused": "left alone, as it asked for",
+}
 _RULES = (
     ("", lambda each: "->" if each["covers"] else ""), field("id", "RULE"), field("role"), field("subject"), field("path_prefix", "BELOW"),
 )  # fmt: skip
@@ -53,7 +60,11 @@ def _without_login(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return url
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    if parts.scheme in {"http", "https"} or parts.netloc:
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    # Without a scheme; an image's digest comes behind an `@` too.
+    host, slash, path = url.partition("/")
+    return host.rpartition("@")[2] + slash + path
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -99,9 +110,9 @@ def _of_upstream(upstream: dict[str, Any]) -> dict[str, Any]:
         return told | {"STATE": "this process has not asked it yet"}
     last = condition["last_failure"]
     return told | {
-        "STATE": condition["state"],
+        "STATE": _STATES.get(condition["state"], condition["state"]),
         "ASKED AGAIN": condition["until"],
-        "FAILURES": f"{condition['failures']} in a row",
+        "FAILURES": f"{condition['failures']} in a row" + ("" if last is None else " (refusals, such as 401, are not counted)"),
         "LAST FAILURE": None if last is None else f"{last['at']}: {last['reason']}",
         "CONNECTIONS": f"{condition['connections']} of {condition['most_connections']}",
     }

@@ -72,3 +72,8 @@ def ask(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("there is no terminal to ask whether you are sure: add --yes")
     click.confirm(question, abort=True)
+
+
+def line_of_input() -> str:
+    """One line of standard input, such as a password that a program hands over."""
+    return sys.stdin.readline().rstrip("\r\n")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from app.cli.connection import Server
-from app.cli.options import Verbs, ask, confirmed, limit, permission_option
+from app.cli.options import Verbs, ask, confirmed, limit, line_of_input, permission_option
 from app.cli.output import field, on_server, prints, say, show, show_list
 from app.cli.repositories import PERMISSIONS
 
@@ -22,7 +22,7 @@ _from_stdin = click.option("--password-stdin", is_flag=True, help="Read the pass
 
 def _read_password(from_stdin: bool) -> str:
     if from_stdin:
-        return sys.stdin.readline().rstrip("\r\n")
+        return line_of_input()
     if not sys.stdin.isatty():
         raise click.UsageError("there is no terminal to ask for the password: use --password-stdin")
     return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))

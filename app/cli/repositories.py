@@ -11,6 +11,7 @@ from app.cli.connection import Server
 from app.cli.groups import GroupOptions, group_options, tell_groups, tell_warnings
 from app.cli.options import Verbs, ask, confirmed, limit, permission_arguments, permission_option
 from app.cli.output import field, on_server, prints, say, show, show_list, size
+from app.cli.unsetting import taken_back
 from app.cli.upstreams import UpstreamOptions, upstream_options
 
 FORMAT = click.Choice(["raw", "maven", "npm", "oci", "pypi"])
@@ -20,7 +21,14 @@ STATUS = click.Choice(["online", "offline", "maintenance"])
 WRITE_POLICY = click.Choice(["once", "replace", "read_only"])
 VERSION_POLICY = click.Choice(["release", "snapshot", "mixed"])
 
-_REPOSITORIES = (field("name"), field("format"), field("kind"), field("status"), field("public"), field("url"))
+def _address(repository: Any) -> str:
+    """What clients are given; those of containers put the rest of the API's address in front themselves."""
+    if repository["format"] != "oci":
+        return str(repository["url"])
+    return repository["host"] + "/" if repository["host"] else f"{urlsplit(repository['url']).netloc}/{repository['name']}/"
+
+
+_REPOSITORIES = (field("name"), field("format"), field("kind"), field("status"), field("public"), ("URL", _address))
 _REPOSITORY = (
     *_REPOSITORIES, field("quota_bytes"), field("settings"), field("host"), field("upstream_url"), field("upstream"), field("members"),
     field("creator"), field("created_at"), field("updated_at"),
@@ -137,7 +145,7 @@ def show_repository(server: Server, name: str, as_json: bool) -> None:
 @click.option("--no-immutable-tags", is_flag=True, help="Let all tags move again.")
 @click.option("--host", help="A host name that means this OCI repository.")
 @click.option("--no-host", is_flag=True, help="Let no host name mean it.")
-@click.option("--unset", multiple=True, metavar="SETTING", help="Take a setting away, such as allow; may be given several times.")
+@click.option("--unset", multiple=True, metavar="SETTING", help="Take away what an option set, such as allow; may be repeated.")
 @upstream_options
 @group_options
 @prints
@@ -172,8 +180,13 @@ def update_repository(
     body |= {"host": None} if no_host else {}
     settings = _given(write_policy=write_policy, version_policy=version_policy, immutable_tags=list(immutable_tags) or None)
     settings |= {"immutable_tags": None} if no_immutable_tags else {}
-    settings = dict.fromkeys(each.replace("-", "_") for each in unset) | settings | upstream.settings() | group.settings()
-    body |= upstream.body() | group.body()
+    taken = taken_back(unset)
+    settings = taken.settings | settings | upstream.settings() | group.settings()
+    body = taken.body | body | group.body()
+    described = upstream.body()
+    if "upstream" in body and "upstream" in described:
+        described["upstream"] = body["upstream"] | described["upstream"]
+    body |= described
     if settings:
         body["settings"] = settings
     changed = server.call("PATCH", "repositories", name, body=body)

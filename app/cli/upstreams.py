@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TextIO
 
 import click
+
+from app.cli.options import line_of_input
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class UpstreamOptions:
     upstream: str | None
     upstream_user: str | None
     upstream_password: bool
+    upstream_password_stdin: bool
     upstream_header: tuple[str, ...]
     upstream_ca: TextIO | None
     http_proxy: str | None
@@ -33,7 +37,9 @@ class UpstreamOptions:
     def body(self) -> dict[str, Any]:
         """For the API: `upstream_url` and `upstream`, where something was said of them."""
         described: dict[str, Any] = {"username": self.upstream_user, "http_proxy": self.http_proxy, "connections": self.connections}
-        if self.upstream_password:
+        if self.upstream_password_stdin or (self.upstream_password and not sys.stdin.isatty()):
+            described["password"] = line_of_input()
+        elif self.upstream_password:
             described["password"] = click.prompt("Password at the upstream", hide_input=True)
         if self.upstream_header:
             described["headers"] = dict(_header(each) for each in self.upstream_header)
@@ -63,6 +69,7 @@ _OPTIONS = (
     click.option("--upstream", metavar="URL", help="Makes it a proxy of what is there."),
     click.option("--upstream-user", metavar="NAME", help="User name at the upstream."),
     click.option("--upstream-password", is_flag=True, help="Ask for the password at the upstream; it is kept encrypted."),
+    click.option("--upstream-password-stdin", is_flag=True, help="Read that password from standard input, one line."),
     click.option("--upstream-header", multiple=True, metavar="NAME:VALUE", help="Sent to the upstream; may be given several times."),
     click.option("--upstream-ca", type=click.File(), help="PEM file of certificates that the upstream's is checked by too."),
     click.option("--http-proxy", metavar="URL", help="The HTTP proxy by which the upstream is reached."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -15,8 +16,10 @@ from app.http.parts import Parts, parts
 from app.http.paths import raw_path
 from app.http.reads import SLACK_SECONDS, Addresses, Asked, DocumentRead, FactRead, MadeRead, Read
 from app.repository.explain import Wanted
+from app.repository.formats import FORMATS
 
 _MOST_REDIRECTS = 3
+_IMAGE = re.compile(r"(/[a-z0-9._/-]+)(?::|@(?=sha))([A-Za-z0-9_][A-Za-z0-9._:-]*)")
 
 
 def wanted_at(url: str) -> Wanted:
@@ -58,14 +61,26 @@ def _wanted(format_name: str, repository: str, read: Read) -> Wanted:
 
 
 def _split(url: str) -> SplitResult:
+    url = url.strip()
+    # As clients take it: without a scheme.
+    url = url if "://" in url or url.startswith("/") else f"//{url}"
     try:
-        found = urlsplit(url.strip())
+        found = urlsplit(url)
         sound = found.path.startswith("/") and (not found.scheme or (found.scheme in {"http", "https"} and bool(found.hostname)))
     except ValueError:
         sound = False
     if not sound:
-        raise Invalid("url is an address of this server, such as https://.../raw/files/a.txt, or the path in it", field="url")
-    return found
+        forms = "https://host/raw/files/a.txt, /raw/files/a.txt or host/images/app:1.0"
+        raise Invalid(f"{url!r} is no address of this server, such as {forms}", field="url")
+    return _as_image(found)
+
+
+def _as_image(url: SplitResult) -> SplitResult:
+    """An image's name, as container clients take it, is its manifest's address."""
+    name, first = _IMAGE.fullmatch(url.path), url.path.split("/")[1]
+    if name is None or first in {each.prefix or each.name for each in FORMATS.values()}:
+        return url
+    return url._replace(path=f"/v2{name.group(1)}/manifests/{name.group(2)}")
 
 
 def _environ(house: Parts, url: SplitResult) -> dict[str, Any]:

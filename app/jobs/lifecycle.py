@@ -282,6 +282,8 @@ _WELCOME = """
   twine  .venv/bin/arkvory repo create python --format pypi
          twine upload --repository-url {address}/pypi/python/ -u admin -p {password} dist/*
   pip    pip install --index-url {scheme}://admin:{password}@{host}/pypi/python/simple/ PACKAGE
+
+  Maven, npm, container images, proxies and groups: README.md. All commands: .venv/bin/arkvory --help
 """
 
 

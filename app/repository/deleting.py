@@ -17,7 +17,7 @@ from app.database.locks import Step
 from app.errors import Conflict, NotAllowedHere, NotFound, StillNeeded
 from app.repository.blobs import Blobs
 from app.repository.destination import Target, destination
-from app.repository.formats import FORMATS, write_policy
+from app.repository.formats import FORMATS, immutable_tag, write_policy
 from app.repository.publishing import Conditions, delete_rows
 from app.repository.references import followers, is_part, let_go
 from app.repository.writable import require_writable, settings_for_writing
@@ -56,6 +56,7 @@ class Editor:
             going = _with_companions(now.format, paths)
             if FORMATS[now.format].references:
                 going += self._tags_of(connection, target, now, paths)
+                _check_tags(connection, now, going)
             rows = _artifacts(connection, now.id, going)
             _check_present(rows, paths, conditions or Conditions())
             if FORMATS[now.format].names_are_for_ever:
@@ -141,6 +142,15 @@ class Editor:
 
 def _with_companions(format_name: str, paths: Sequence[str]) -> list[str]:
     return [path + ending for path in paths for ending in ("", *FORMATS[format_name].companions)]
+
+
+def _check_tags(connection: Connection, now: Snapshot, going: Sequence[str]) -> None:
+    """Raises Conflict for a tag that stays what it is: once deleted, it could be another."""
+    settings = settings_for_writing(connection, now.id)
+    for path in going:
+        tag = immutable_tag(now.format, settings, path)
+        if tag is not None:
+            raise Conflict(f"{tag}, so neither it nor its manifest is deleted; whoever manages the repository can take the pattern away")
 
 
 def _check_parts(connection: Connection, now: Snapshot, rows: Sequence[Row[Any]]) -> None:

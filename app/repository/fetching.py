@@ -56,6 +56,7 @@ from app.errors import (
 )
 from app.repository.deleting import Editor
 from app.repository.dialects import Dialect, Order, Plan, Remake
+from app.repository.formats import absent as absent_at
 from app.repository.formats import is_lasting
 from app.repository.names import is_content_type
 from app.repository.publishing import Conditions, NewFile, Publisher, Session, Standing, Target
@@ -429,7 +430,7 @@ class Fetches:
 
         Raises NotFound when it has none, Quarantined, and UpstreamFailed.
         """
-        absent = NotFound(f"there is no {order.path!r} in repository {order.snapshot.name!r}")
+        absent = absent_at(order.snapshot.format, order.path, order.snapshot.name)
         if self.is_missing(order, epochs):
             raise absent
         plan, found = self._plan(order), self.look(order)
@@ -476,7 +477,7 @@ class Fetches:
         Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either.
         """
         order = Order(snapshot, path, path)
-        absent = NotFound(f"there is no {path!r} in repository {snapshot.name!r}")
+        absent = absent_at(snapshot.format, path, snapshot.name)
         if not snapshot.caching_allowed:
             return self.taken(order, absent)
         if self.is_missing(order, self._cache.effective(snapshot.id, snapshot.epochs)):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.errors import Conflict
+from app.errors import Conflict, NotFound
 from app.repository.names import INTERNAL
 
 WRITE_POLICIES = ("once", "replace", "read_only")
@@ -142,6 +142,14 @@ def is_internal(format_name: str, path: str) -> bool:
     return FORMATS[format_name].indexes and path.startswith(INTERNAL)
 
 
+def absent(format_name: str, path: str, repository: str) -> NotFound:
+    """In the words of who asked: an upstream's index is the package's, or the project's, that it is of."""
+    told = path.split("/", 2)[2] if is_internal(format_name, path) and path.count("/") > 1 else path
+    if FORMATS[format_name].indexes and (told != path or (path.endswith("/") and path.strip("/"))):
+        return NotFound(f"there is no package {told.rstrip('/')!r} in repository {repository!r}")
+    return NotFound(f"there is no {told!r} in repository {repository!r}")
+
+
 def package_of(format_name: str, path: str) -> str:
     """The name of the package that a path belongs to; empty where there is none."""
     name_of = FORMATS[format_name].package_of
@@ -161,7 +169,7 @@ def write_policy(format_name: str, settings: Mapping[str, Any]) -> str:
 
 def is_written_once(format_name: str, settings: Mapping[str, Any], path: str) -> bool:
     """Whether what is published at this path stays as it is."""
-    if is_fixed(format_name, path) or _is_immutable_tag(format_name, settings, path):
+    if is_fixed(format_name, path) or immutable_tag(format_name, settings, path) is not None:
         return True
     return write_policy(format_name, settings) == "once" and not _is_snapshot(format_name, path)
 
@@ -178,10 +186,14 @@ def is_lasting(format_name: str, path: str) -> bool:
     return is_fixed(format_name, path) or (lasting is not None and lasting.fullmatch(path) is not None)
 
 
-def _is_immutable_tag(format_name: str, settings: Mapping[str, Any], path: str) -> bool:
+def immutable_tag(format_name: str, settings: Mapping[str, Any], path: str) -> str | None:
+    """Why the tag at a path stays what it is, in words: the pattern of `immutable_tags` that names it; null when none does."""
     tags, patterns = FORMATS[format_name].tags, settings.get("immutable_tags")
     found = tags.fullmatch(path) if tags is not None and patterns else None
-    return found is not None and any(fnmatch.fnmatchcase(found.group(1), each) for each in patterns or ())
+    if found is None:
+        return None
+    pattern = next((each for each in patterns or () if fnmatch.fnmatchcase(found.group(1), each)), None)
+    return None if pattern is None else f"the tag {found.group(1)!r} stays what it is (immutable_tags: {pattern!r})"
 
 
 def check_version_policy(format_name: str, settings: Mapping[str, Any], path: str) -> None:

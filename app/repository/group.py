@@ -23,6 +23,7 @@ from app.cache.view import Epochs, Seen
 from app.errors import DatabaseAway, Forbidden, IsFolder, NotFound, NotKept, RepositoryMaintenance, RepositoryOffline, Unavailable
 from app.repository.explain import Step, Wanted
 from app.repository.formats import FORMATS, MERGE, SHIELD, package_of
+from app.repository.formats import absent as absent_at
 from app.repository.proxy import Proxy
 from app.repository.reading import (
     Absence,
@@ -410,7 +411,7 @@ def _soon(error: Unavailable) -> Unavailable:
 
 
 def _nothing(ask: Ask) -> NotFound:
-    return NotFound(f"there is no {ask.path!r} in repository {ask.repository!r}")
+    return absent_at(ask.format, ask.path, ask.repository)
 
 
 _HOLDS = text(

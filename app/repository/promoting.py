@@ -182,8 +182,10 @@ def _blob(row: Row[Any]) -> KnownBlob:
 
 def _selected(connection: Connection, snapshot: Snapshot, selection: Selection) -> list[str]:
     """With what stands beside each file."""
-    if bool(selection.paths) == (selection.package is not None):
-        raise Invalid("name either paths or a package", field="paths")
+    if selection.paths and selection.package is not None:
+        raise Invalid("name paths or a package, not both", field="paths")
+    if not selection.paths and selection.package is None:
+        raise Invalid("say what to copy: a package (and its version), or paths", field="package")
     if selection.package is not None:
         values = {"id": snapshot.id, "package": selection.package, "version": selection.version}
         found = set(connection.execute(_VERSION, values).scalars())

@@ -17,6 +17,7 @@ from app.cache.snapshots import Snapshot
 from app.errors import ArkvoryError, Blocked, IsFolder, NotFound, NotKept, UpstreamBusy, UpstreamFailed, UpstreamTimedOut
 from app.repository.dialects import Order
 from app.repository.fetching import Fetches, Head, NotStorable, Outcome
+from app.repository.formats import absent as absent_at
 from app.repository.reading import Answered, Ask, Brought, Coming, DocumentSource, Found, Gate, Judged, Reader, Shelf, Told, check_age
 from app.repository.withholding import require_path
 
@@ -117,7 +118,7 @@ class Proxy:
         if judged.snapshot.caching_allowed:
             with contextlib.suppress(NotStorable):
                 return self._stored(judged, index).told, None
-        absent = NotFound(f"there is no {index.path!r} in repository {index.repository!r}")
+        absent = absent_at(index.format, index.path, index.repository)
         blob = held.enter_context(contextlib.closing(self._fetches.taken(_order(judged, index), absent)))
         return Told("miss", 0), _Passed(index.path, blob)
 
@@ -164,7 +165,7 @@ class Proxy:
             known = found.gate.freshness
             return replace(found, told=Told("stale", 0 if known is None else known.age))
         if outcome is Outcome.GONE:
-            raise NotFound(f"there is no {ask.path!r} in repository {ask.repository!r} any more")
+            raise absent_at(ask.format, ask.path, ask.repository)
         self.revalidations["updated"] += outcome is Outcome.STORED
         self.revalidations["not_modified"] += outcome is Outcome.SAME
         return self._told(self._reader.find_again(ask, found), _HOW[outcome])
@@ -186,7 +187,7 @@ class Proxy:
             return self._coming(ask, only, _Unsent(only.size))
         passing = self._fetches.pass_through(_order(judged, ask))
         if passing is None:
-            raise NotFound(f"there is no {ask.path!r} in repository {ask.repository!r}")
+            raise absent_at(ask.format, ask.path, ask.repository)
         head, coming = passing
         return self._coming(ask, head, coming)
 
@@ -217,7 +218,7 @@ class _Passed:
 
     def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], Brought]:
         if path != self.path:
-            raise NotFound(f"there is no {path!r} in repository {snapshot.name!r}")
+            raise absent_at(snapshot.format, path, snapshot.name)
         return lambda: Brought(os.dup(self.blob.fd), self.blob.size, self.blob.address)
 
 

@@ -44,7 +44,7 @@ from app.errors import (
 from app.repository.blobs import Blobs, Linked
 from app.repository.destination import Target as Target
 from app.repository.destination import destination
-from app.repository.formats import FORMATS, check_version_policy, is_written_once, write_policy
+from app.repository.formats import FORMATS, check_version_policy, immutable_tag, is_written_once, write_policy
 from app.repository.names import check_path, is_content_type
 from app.repository.quarantine import apply_rules, held_paths, spread_holds
 from app.repository.references import Reference, resolved
@@ -538,7 +538,8 @@ def _check_policy(
     if not is_written_once(snapshot.format, settings, path):
         return
     if current is not None and not (FORMATS[snapshot.format].repeatable and current.may_be(offer.digest, offer.size)):
-        raise AlreadyExists(f"File already exists: {path!r}; this repository keeps what was published once")
+        tag = immutable_tag(snapshot.format, settings, path)
+        raise AlreadyExists(tag or f"File already exists: {path!r}; this repository keeps what was published once")
     if FORMATS[snapshot.format].names_are_for_ever and _was_used(connection, snapshot.id, path):
         raise AlreadyExists(f"File already exists: {path!r} was deleted, and its name may not be used again")
 

@@ -24,11 +24,21 @@ from app.access.identity import Caller
 from app.cache import keys
 from app.cache.members import Membership, Memberships, read_membership
 from app.cache.single import Interrupted, SingleFlight
-from app.cache.snapshots import Snapshot, Snapshots, unknown_repository
+from app.cache.snapshots import Snapshot, Snapshots, other_format, unknown_repository
 from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
-from app.errors import IsFolder, NotFound, Quarantined, RepositoryMaintenance, RepositoryOffline, Unauthenticated, Unavailable
+from app.errors import (
+    ArkvoryError,
+    IsFolder,
+    NotFound,
+    Quarantined,
+    RepositoryMaintenance,
+    RepositoryOffline,
+    Unauthenticated,
+    Unavailable,
+)
+from app.repository.formats import absent as absent_at
 from app.repository.formats import package_of
 from app.repository.members import member_now
 from app.repository.uses import Uses
@@ -613,13 +623,22 @@ class Reader:
         installation = self._access.installation.switches().epoch
         try:
             snapshot = self._snapshots.get(ask.tenant, ask.repository)
-            _check_format(snapshot, ask)
+            if snapshot.format != ask.format:
+                raise self._of_other_format(snapshot, ask)
         except NotFound as error:
             raise _hidden(error, ask) from None
         check_online(snapshot)
         self._access.require(ask.caller, snapshot, READ, ask.path if ask.of is None else ask.of)
         judged = Judged(snapshot, self._cache.effective(snapshot.id, snapshot.epochs), installation)
         return self._judge_member(judged, ask.member) if ask.member else judged
+
+    def _of_other_format(self, snapshot: Snapshot, ask: Ask) -> NotFound:
+        """Which one it is hears only who may read it."""
+        try:
+            self._access.require(ask.caller, snapshot, READ, "")
+        except ArkvoryError:
+            return unknown_repository(ask.repository)
+        return other_format(snapshot)
 
     def _judge_member(self, entered: Judged, member_id: int) -> Judged:
         """Raises NotFound when it is no member any more, RepositoryOffline and RepositoryMaintenance."""
@@ -761,7 +780,7 @@ class _Stored:
     def find(self, connection: Connection, snapshot: Snapshot, path: str) -> Callable[[], Brought]:
         row = connection.execute(_BLOB, {"id": snapshot.id, "path": path}).first()
         if row is None:
-            raise NotFound(f"there is no {path!r} in repository {snapshot.name!r}")
+            raise absent_at(snapshot.format, path, snapshot.name)
         return lambda: brought(self.store.open(row.digest, row.id), row.address)
 
 
@@ -917,11 +936,6 @@ def _seconds_to(until: datetime | None) -> float | None:
     return None if until is None else (until - datetime.now(UTC)).total_seconds()
 
 
-def _check_format(snapshot: Snapshot, ask: Ask) -> None:
-    if snapshot.format != ask.format:
-        raise unknown_repository(ask.repository)
-
-
 def check_online(snapshot: Snapshot) -> None:
     """Raises RepositoryOffline or RepositoryMaintenance."""
     if snapshot.status == "offline":
@@ -945,5 +959,5 @@ def check_age(found: Found) -> None:
 
 
 def _absent(ask: Ask, *, folder: bool = False) -> NotFound:
-    message = f"there is no {ask.path!r} in repository {ask.repository!r}"
-    return IsFolder(message, ask.path) if folder else NotFound(message)
+    told = absent_at(ask.format, ask.path, ask.repository)
+    return IsFolder(told.message, ask.path) if folder else told

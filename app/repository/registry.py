@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import IntegrityError
@@ -26,6 +27,7 @@ from app.errors import AlreadyExists, Invalid, NotFound, Unavailable
 from app.repository.formats import FORMATS, NAME_POLICIES, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.members import Members, Roll, groups_of, leave_groups, lost_by_groups, warnings
 from app.repository.names import check_repository_name
+from app.repository.patterns import check_pattern
 from app.repository.writable import require_writable
 from app.upstream import upstream as upstreams
 from app.upstream.secrets import Secrets
@@ -314,10 +316,18 @@ def _check_values(of: _Kind, values: _Values) -> None:
     if values["host"] is not None:
         _check_host(of.format, values["host"])
     if of.kind == "proxy":
-        upstreams.check_url(values["upstream_url"])
+        _check_upstream(of.format, upstreams.check_url(values["upstream_url"]))
     elif values["upstream_url"] is not None:
         raise Invalid(f"a {of.kind} repository has no upstream", field="upstream_url")
     _check_settings(of, values["settings"])
+
+
+def _check_upstream(format_name: str, url: str) -> None:
+    prefix = f"/{FORMATS[format_name].prefix}"
+    address = urlsplit(url)
+    if prefix != "/" and f"{address.path}/".startswith(f"{prefix}/"):
+        wanted = address._replace(path=address.path.removeprefix(prefix)).geturl()
+        raise Invalid(f"the upstream's address goes without {prefix}/, which is put in front of names: {wanted}", field="upstream_url")
 
 
 def _check_settings(of: _Kind, settings: Mapping[str, Any]) -> None:
@@ -339,7 +349,7 @@ def _settings_of(of: _Kind) -> Mapping[str, Callable[[str, Any], None]]:
     if of.kind == "proxy":
         known = {
             "mutable_ttl": _check_seconds, "miss_ttl": _check_seconds, "caching": _check_flag, "minimum_age": _check_days,
-            **dict.fromkeys(("minimum_age_exceptions", "allow", "block"), _check_patterns),
+            **dict.fromkeys(("minimum_age_exceptions", "allow", "block"), _patterns_for(of.format)),
         }  # fmt: skip
         known |= {"short_names": _check_folder} if FORMATS[of.format].short_names else {}
     if FORMATS[of.format].snapshots:
@@ -393,6 +403,17 @@ def _check_patterns(name: str, patterns: Any) -> None:
     if not sound or any(len(each) > LONGEST_PATTERN for each in patterns):
         told = f"{name} are at most {MOST_PATTERNS} patterns such as v*, of up to {LONGEST_PATTERN} characters"
         raise Invalid(told, field=f"settings.{name}")
+
+
+def _patterns_for(format_name: str) -> Callable[[str, Any], None]:
+    """Of a proxy: such as can match something."""
+
+    def check(name: str, patterns: Any) -> None:
+        _check_patterns(name, patterns)
+        for each in patterns:
+            check_pattern(format_name, name, each)
+
+    return check
 
 
 def _check_name(name: str, value: Any) -> None:

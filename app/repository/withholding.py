@@ -3,7 +3,7 @@
     minimum_age              days that must have passed since the upstream published something; 0 or absent: any age will do
     minimum_age_exceptions   patterns of `name` or `name@version` that need no age
     allow, block             patterns of paths, or of folders for all that is below them; what is blocked is not there, nor what is not
-                             among the allowed where some are named
+                             among the allowed where some are named; versions too, as people write them (`patterns.py`)
     version_policy           (Maven) releases alone, or snapshots: the other kind of versions is not there
 
 The settings stand in the snapshot, so a change binds on the next request. Files are judged by what a copy's metadata says, indexes by
@@ -17,13 +17,14 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.cache.snapshots import Snapshot
 from app.errors import Blocked, TooYoung
 from app.repository.formats import is_of_other_kind
+from app.repository.patterns import indexes_of, names_of, paths_of
 
 # Keys of a copy's metadata: when the upstream published it, as far as anybody knows (without it nothing is ever too young), and the name
 # and the version that exceptions speak of.
@@ -56,9 +57,11 @@ class Restrictions:
     block: re.Pattern[str] | None = None
     # Whether a path is of a version of the kind that is left out (version_policy); null: none is.
     other_kind: Callable[[str], bool] | None = None
-    # As they stand in the settings.
-    allowed: Sequence[str] = ()
-    blocked: Sequence[str] = ()
+    # Of paths: what goes with the allowed.
+    allow_indexes: re.Pattern[str] | None = None
+    # Patterns of paths, by how they stand in the settings.
+    allowed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    blocked: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     # -- paths
 
@@ -75,8 +78,11 @@ class Restrictions:
             return f"block {_first(self.blocked, lines)!r}"
         if self.allow is None or any(map(self.allow.fullmatch, lines)):
             return None
+        if self.allow_indexes is not None and self.allow_indexes.fullmatch(path):
+            return None
         is_folder = path.endswith("/") or not path
-        return None if is_folder and any(_may_be_below(path, each) for each in self.allowed) else "allow, which names other paths"
+        below = is_folder and any(_may_be_below(path, each) for told in self.allowed.values() for each in told)
+        return None if below else "allow, which names other paths"
 
     # -- age
 
@@ -130,17 +136,22 @@ def restrictions_of(snapshot: Snapshot) -> Restrictions:
 @functools.lru_cache(_MOST_TEXTS)
 def _parsed(text: str, format_name: str) -> Restrictions:
     told: Mapping[str, Any] = json.loads(text)
-    days, exceptions = told.get("minimum_age"), told.get("minimum_age_exceptions") or ()
-    allowed, blocked = tuple(told.get("allow") or ()), tuple(told.get("block") or ())
+    days = told.get("minimum_age")
+    exceptions, allowed, blocked = (
+        {each: read(format_name, each) for each in told.get(name) or ()}
+        for name, read in (("minimum_age_exceptions", names_of), ("allow", paths_of), ("block", paths_of))
+    )
     other_kind = functools.partial(is_of_other_kind, format_name, told["version_policy"]) if "version_policy" in told else None
     return Restrictions(
-        timedelta(days=days) if days else None, _any_of(exceptions), _any_of(allowed), _any_of(blocked), other_kind, allowed, blocked
+        timedelta(days=days) if days else None, _any_of(exceptions), _any_of(allowed), _any_of(blocked), other_kind,
+        _any_of({each: indexes_of(format_name, each) for each in allowed}), allowed, blocked,
     )  # fmt: skip
 
 
-def _any_of(patterns: Sequence[str]) -> re.Pattern[str] | None:
+def _any_of(patterns: Mapping[str, Sequence[str]]) -> re.Pattern[str] | None:
     """`*` stands for anything, slashes too."""
-    return re.compile("|".join(fnmatch.translate(each.rstrip("/") or each) for each in patterns)) if patterns else None
+    found = [each for told in patterns.values() for each in told]
+    return re.compile("|".join(fnmatch.translate(each.rstrip("/") or each) for each in found)) if found else None
 
 
 def _lines_to(path: str) -> Iterable[str]:
@@ -156,8 +167,10 @@ def _may_be_below(folder: str, pattern: str) -> bool:
     return plain.startswith(folder) or (plain != pattern and folder.startswith(plain))
 
 
-def _first(patterns: Sequence[str], lines: Sequence[str]) -> str:
-    return next(each for each in patterns for line in lines if fnmatch.fnmatchcase(line, each.rstrip("/") or each))
+def _first(patterns: Mapping[str, Sequence[str]], lines: Sequence[str]) -> str:
+    return next(
+        said for said, told in patterns.items() for each in told for line in lines if fnmatch.fnmatchcase(line, each.rstrip("/") or each)
+    )
 
 
 def require_path(snapshot: Snapshot, path: str) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import gevent
 import urllib3
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError, ReadTimeoutError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError, ProtocolError, ReadTimeoutError
 from urllib3.util import Retry, Timeout
 
 from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut, UpstreamUnfit
@@ -462,8 +462,20 @@ def _answers_in_time() -> Iterator[None]:
     """Turn what urllib3 raises into the domain's words."""
     try:
         yield
+    except NewConnectionError as error:
+        raise UpstreamFailed(f"the upstream cannot be reached: {_why_not(error)}") from error
     except (ConnectTimeoutError, ReadTimeoutError, TimeoutError) as error:
         raise UpstreamTimedOut("the upstream does not answer in time") from error
     except (HTTPError, OSError, ValueError) as error:
         log.info("upstream: %s", error)
         raise UpstreamFailed("the upstream cannot be reached, or its answer broke off") from error
+
+
+def _why_not(error: NewConnectionError) -> str:
+    """In words; of what the system says only its own, without addresses."""
+    if isinstance(error, NameResolutionError):
+        return "its host is not known (DNS)"
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, ConnectionRefusedError):
+        return "it refuses the connection; nothing listens at this host and port"
+    return (cause.strerror if isinstance(cause, OSError) else None) or "there is no way to it"

@@ -75,6 +75,8 @@ def test_what_is_not_there_is_absent(filled: Server, address: str) -> None:
 def test_an_address_may_be_whole_and_a_host_name_may_mean_a_repository(filled: Server) -> None:
     assert explained(filled, f"{filled.url}/raw/raw/a.txt#L1")["path"] == "a.txt"
     assert explained(filled, "https://arkvory.example.org/raw/raw/a.txt")["path"] == "a.txt"
+    assert explained(filled, "localhost:8080/raw/raw/a.txt")["path"] == "a.txt"
+    assert explained(filled, "localhost:8080/oci/team/app:1.0")["path"] == "team/app/manifests/1.0"
     found = explained(filled, "https://IMAGES.example.org/v2/team/app/manifests/1.0")
     assert (found["repository"], found["path"], found["outcome"]["answer"]) == ("oci", "team/app/manifests/1.0", "served")
 
@@ -91,6 +93,13 @@ def test_a_login_in_an_address_is_used_for_nothing_and_is_not_logged(filled: Ser
 ])  # fmt: skip
 def test_what_is_no_address_of_an_artifact_is_refused(filled: Server, url: str, code: str, field: str | None) -> None:
     problem(filled.get("/api/v1/explain", params={"url": url}), 422 if field else 400, code, field)
+
+
+def test_which_format_a_repository_is_of_hears_who_may_read_it(filled: Server) -> None:
+    told = "is of the format npm"
+    assert told in filled.get("/raw/npm/a").text
+    assert told in filled.put("/raw/npm/a", b"").text
+    assert told not in filled.get("/raw/npm/a", auth=None).text
 
 
 def test_a_repository_of_another_format_or_none_is_not_found(filled: Server) -> None:

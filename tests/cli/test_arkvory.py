@@ -84,6 +84,31 @@ def test_what_a_proxy_withholds_is_set_and_taken_back_by_options(here: Run, upst
     assert [server.get(f"/raw/withheld/{path}").status_code for path in ("good/a", "bad")] == [200, 404]
 
 
+def test_what_is_taken_away_is_named_as_the_option_that_set_it(here: Run, upstream: FakeUpstream) -> None:
+    given = ("--minimum-age", "2", "--minimum-age-exception", "a", "--quota", "5", "--upstream-user", "u", "--upstream-password-stdin")
+    made = document(here("repo", "create", "set", "--format", "raw", "--upstream", upstream.url, *given, "--json", text="p\n"))
+    assert made["upstream"] == {"username": "u", "password": True}
+    unset = ("--unset", "minimum-age-exception", "--unset", "quota", "--unset", "upstream-password", "--unset", "minimum_age")
+    changed = document(here("repo", "update", "set", *unset, "--json"))
+    assert (changed["settings"], changed["quota_bytes"], changed["upstream"]) == ({}, None, {"username": "u"})
+    refused = here("repo", "update", "set", "--unset", "minimal-age", check=False)
+    assert refused.returncode == 2 and "'minimal-age'; there is: " in refused.stderr and "minimum-age-exceptions" in refused.stderr
+
+
+def test_where_images_are_is_shown_as_clients_take_it(here: Run, server: Server) -> None:
+    here("repo", "create", "images", "--format", "oci")
+    host = f"127.0.0.1:{server.port}"
+    assert f" {host}/images/\n" in here("repo", "list").stdout
+    here("repo", "update", "images", "--host", "images.example.org")
+    assert " images.example.org/\n" in here("repo", "show", "images").stdout
+    refused = here("repo", "create", "far", "--format", "oci", "--upstream", f"http://{host}/v2/images/", check=False)
+    assert refused.returncode == 1 and f"http://{host}/images" in refused.stderr
+    told = here("repo", "promote", "images", "prod", check=False).stderr
+    assert "say what to copy: a package" in told
+    told = here("repo", "promote", "images", "prod", "--package", "app", "--version", "1", check=False).stderr
+    assert "there is no version '1' of 'app' in repository 'images'" in told
+
+
 def test_explain_says_for_people_and_for_programs_what_a_read_comes_to(here: Run, upstream: FakeUpstream, server: Server) -> None:
     def told(*arguments: str) -> str:
         return " ".join(here(*arguments).stdout.split())
@@ -99,7 +124,8 @@ def test_explain_says_for_people_and_for_programs_what_a_read_comes_to(here: Run
     found = document(here("explain", "/raw/cleared/a", "--subject", "anonymous", "--json"))
     assert (found["permission"]["allowed"], found["outcome"]["code"]) == (False, "unauthenticated")
     assert "anonymous may not read" in told("explain", "/raw/cleared/a", "--subject", "anonymous")
-    assert "STATE closed" in told("upstream", "cleared")
+    assert "STATE asked as usual" in told("upstream", "cleared")
+    assert "ANSWER served" in told("explain", f"ann:hidden-word@127.0.0.1:{server.port}/raw/cleared/a")
     assert "hidden-word" not in server.log()
 
 

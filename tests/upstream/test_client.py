@@ -47,6 +47,18 @@ def test_a_body_arrives_whole(upstream: FakeUpstream, chunked: bool) -> None:
     assert upstream.asked[0].headers["accept-encoding"] == "identity"
 
 
+def test_why_an_upstream_cannot_be_reached_is_told_and_is_no_matter_of_time() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    line = Line("it", 8)
+    for address, words in ((f"http://127.0.0.1:{port}", "refuses the connection"), ("http://nowhere.invalid", "host is not known")):
+        with pytest.raises(UpstreamFailed, match=words) as failed:
+            fetch(address, line=line)
+        assert not isinstance(failed.value, UpstreamTimedOut)
+    assert line.breaker.failures == 2
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_short_body_is_an_error_and_not_a_file(upstream: FakeUpstream, chunked: bool) -> None:
     upstream.put("/file", BODY, chunked=chunked, truncate=70_000)

@@ -23,10 +23,11 @@ from app.http.responses import json_time
 from app.protocols.npm.answers import answer
 from app.protocols.npm.blueprint import FORMAT, blueprint
 from app.protocols.npm.fragments import manifest_of
-from app.protocols.npm.kept import INDEXES
-from app.protocols.npm.names import scope_of
+from app.protocols.npm.kept import INDEXES, moment_of
+from app.protocols.npm.names import scope_of, tarball_path
 from app.protocols.npm.received import parsed
 from app.repository.reading import Ask, check_online
+from app.repository.withholding import Judge
 from app.upstream.client import Wanted
 
 MOST_FOUND = 250
@@ -70,6 +71,7 @@ def _searched(repository: str, member: Snapshot, grant: Grant, words: list[str])
         return told
     with parts().database.consistent() as connection:
         known = [each for each in _KNOWN[member.kind](connection, member, words) if _may_read(grant, each.name)]
+        known = [each for each in known if _is_let_out(member, each.name, each.version, each.date)]
         return _answered(connection, repository, words, known)
 
 
@@ -99,10 +101,20 @@ def _passed_on(snapshot: Snapshot, grant: Grant) -> dict[str, Any] | None:
     wanted = Wanted(f"-/v1/search?{query}", headers={"Accept": "application/json", "Accept-Encoding": "gzip"})
     try:
         told = parsed(parts().fetches.ask(snapshot, wanted, MOST_ANSWER) or b"null")
-        objects = [each for each in told["objects"] if _may_read(grant, each["package"]["name"])]
+        packages = [(each, each["package"]) for each in told["objects"] if _may_read(grant, each["package"]["name"])]
+        objects = [each for each, it in packages if _is_let_out(snapshot, it["name"], it.get("version"), it.get("date"))]
     except (UpstreamFailed, Invalid, TypeError, KeyError):
         return None
     return {**told, "objects": objects}
+
+
+def _is_let_out(snapshot: Snapshot, package: str, version: object, date: object) -> bool:
+    """Whether a proxy's own rules let that version out, as far as a search tells of it."""
+    judge = Judge(snapshot)
+    if judge.leaves_out(f"{package}/"):
+        return False
+    published = moment_of(date) if isinstance(date, str) else None
+    return not isinstance(version, str) or not judge.leaves_out(tarball_path(package, version), published, package, version)
 
 
 def _may_read(grant: Grant, package: str) -> bool:

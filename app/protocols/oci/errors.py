@@ -13,7 +13,7 @@ from app.http.errors import answer_below, headers_of, status_of
 from app.http.reads import Asked, asked_now
 from app.protocols.oci.manifests import BadManifest
 from app.protocols.oci.names import BadDigest, BadName
-from app.protocols.oci.scopes import base_of, challenge, shown_name
+from app.protocols.oci.scopes import UnknownName, base_of, challenge, shown_name
 
 # The nearest class in an error's ancestry decides; what is not here depends on the address.
 _CODES: Mapping[type[errors.ArkvoryError], str] = {
@@ -22,6 +22,7 @@ _CODES: Mapping[type[errors.ArkvoryError], str] = {
     BadManifest: "MANIFEST_INVALID",
     errors.DigestMismatch: "DIGEST_INVALID",
     errors.MissingParts: "MANIFEST_BLOB_UNKNOWN",
+    UnknownName: "NAME_UNKNOWN",
     errors.UploadUnknown: "BLOB_UPLOAD_UNKNOWN",
     errors.WrongOffset: "BLOB_UPLOAD_INVALID",
     errors.BodyCutShort: "SIZE_INVALID",

@@ -372,7 +372,9 @@ def nothing(rest: str) -> Response:
     if scopes.caller().identity is None:
         raise Unauthenticated("this needs a login")
     wanted = scopes.needed(request.method, request.path)
-    if wanted is not None and "/" in wanted.name and request.method not in ("GET", "HEAD"):
+    if wanted is not None and "/" not in wanted.name:
+        raise NotFound(f"{wanted.name!r} alone is no image: {scopes.BEGINNING}")
+    if wanted is not None and request.method not in ("GET", "HEAD"):
         raise NotAllowedHere(f"this address does not take {request.method}")
     raise NotFound("there is nothing at this address")
 

@@ -16,7 +16,7 @@ from flask import g, request
 from app.access import passes
 from app.access.decision import DELETE, READ, WRITE, find_repository
 from app.access.identity import Caller
-from app.errors import ArkvoryError, Forbidden, Unauthenticated
+from app.errors import ArkvoryError, Forbidden, NotFound, Unauthenticated
 from app.http import identity
 from app.http.addresses import remote_address
 from app.http.hosts import asked_host, mapped_base, mapped_repository
@@ -32,11 +32,16 @@ TOKEN_PATH = "/v2/token"
 PERMISSIONS: Mapping[str, str] = {"pull": READ, "push": WRITE, "delete": DELETE}
 # Names that need an encoding, or more characters, are no names of images.
 _LONGEST_NAME = 1000
+BEGINNING = "an image's name begins with the repository: REPOSITORY/NAME:TAG behind the host"
 _ADDRESS = re.compile(r"/v2/(.+)/(?:(manifests|blobs|referrers|tags)/[^/]+|blobs/(uploads)(?:/[^/]*)?)")
 
 
 class InsufficientScope(Unauthenticated):
     """A pass that does not hold what the request needs, of somebody who may do it: another pass does."""
+
+
+class UnknownName(NotFound):
+    """For who may know which repositories there are: the name of an image begins with none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +153,25 @@ def _refuse(house: Parts, who: Caller, wanted: Scope) -> None:
         raise InsufficientScope("this token is for something else; get one with the scope that is named")
     if who.identity is None:
         raise Unauthenticated("this needs a login")
-    raise Forbidden(f"{who.identity.name!r} may not {', '.join(sorted(wanted.actions - allowed))} here ({wanted.name})")
+    repository = wanted.name.partition("/")[0]
+    if not allowed and _knows_all(who) and not _is_there(house, who, repository):
+        raise UnknownName(f"there is no OCI repository {repository!r}; {BEGINNING}")
+    actions = ", ".join(sorted(wanted.actions - allowed))
+    raise Forbidden(f"{who.identity.name!r} may not {actions} here ({wanted.name}), or there is no repository {repository!r}; {BEGINNING}")
+
+
+def _knows_all(who: Caller) -> bool:
+    identity = who.identity
+    return identity is not None and identity.administrator and (identity.token is None or identity.token.repositories is None)
+
+
+def _is_there(house: Parts, who: Caller, repository: str) -> bool:
+    with house.database.consistent() as connection:
+        try:
+            find_repository(connection, who, repository, format_name=FORMAT)
+        except NotFound:
+            return False
+        return True
 
 
 def granted(house: Parts, who: Caller, asked: Scope) -> frozenset[str]:

@@ -708,6 +708,22 @@ def test_a_search_is_passed_on_or_answered_from_what_is_known(room: Room) -> Non
         assert objects[0]["package"]["date"] == "2020-01-01T00:00:00.000Z"
 
 
+def test_a_search_leaves_out_what_the_proxy_does_not_let_out(room: Room) -> None:
+    room.proxy(block=["bad", "worse@2.0.0"], minimum_age=7)
+    now, old = datetime.now(UTC).isoformat(), "2020-01-01T00:00:00.000Z"
+    packages = [("bad", "1.0.0", old), ("worse", "2.0.0", old), ("worse2", "2.0.0", old), ("young", "1.0.0", now), ("good", "1.0.0", old)]
+    objects = [{"package": {"name": name, "version": version, "date": date}} for name, version, date in packages]
+    room.upstream.put("/-/v1/search?text=w", json.dumps({"objects": objects, "total": 5, "time": "now"}).encode())
+    told = room.packument("-/v1/search?text=w")
+    assert [each["package"]["name"] for each in told["objects"]] == ["worse2", "good"]
+
+
+def test_what_is_not_there_is_told_by_its_own_name(room: Room) -> None:
+    room.proxy()
+    answer = room.once("nosuch")
+    assert (answer.status_code, ".upstream" in answer.text, "'nosuch'" in answer.text) == (404, False, True)
+
+
 def test_nothing_is_changed_in_a_proxy(room: Room) -> None:
     """405, and the reason in the words of the answer."""
     room.proxy()

@@ -342,6 +342,20 @@ def test_tags_that_match_a_pattern_stay_what_they_are(registry: Registry) -> Non
     assert registry.manifest(second, "v1.0").status_code == 201
 
 
+def test_a_tag_that_stays_what_it_is_is_not_deleted_either(registry: Registry) -> None:
+    registry.manage("PATCH", "repositories/oci", json={"settings": {"immutable_tags": ["v*"]}})
+    body = registry.image("v1.0", b"one")
+    registry.image("latest", b"one")
+    for reference in ("v1.0", digest_of(body)):
+        answer = registry.delete(f"oci/app/manifests/{reference}")
+        assert refused(answer) == (409, "DENIED")
+        assert "'v*'" in answer.json["errors"][0]["message"]
+    # Others go, and the manifest with them once nothing of that kind names it.
+    assert registry.delete("oci/app/manifests/latest").status_code == 202
+    registry.manage("PATCH", "repositories/oci", json={"settings": {"immutable_tags": None}})
+    assert registry.delete("oci/app/manifests/v1.0").status_code == 202
+
+
 def test_write_once_holds_for_every_tag_and_read_only_for_all(registry: Registry) -> None:
     registry.manage("PATCH", "repositories/oci", json={"settings": {"write_policy": "once"}})
     registry.image("1", b"one")

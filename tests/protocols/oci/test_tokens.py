@@ -109,6 +109,28 @@ def test_a_weak_credential_gets_fewer_actions_and_is_told_403(registry: Registry
     assert answer["scope"] == "repository:oci/app:pull"
 
 
+def test_whoever_forgets_the_repository_is_told_how_an_images_name_begins(registry: Registry) -> None:
+    """Only administrators, who may know all names, learn that there is none of it."""
+    user(registry.house, "ada")
+    registry.house.user("root", administrator=True)
+    root = basic("root", registry.house.token("root"))
+    begins = "an image's name begins with the repository"
+
+    def told(image: str, who: str) -> tuple[int, str, str]:
+        auth = token(registry, f"repository:{image}:pull,push", auth=who)
+        answer = registry.post(f"{image}/blobs/uploads/", auth=auth)
+        return (*refused(answer), answer.get_json()["errors"][0]["message"])
+
+    for image in ("absent/app", "oci/app"):
+        status, code, message = told(image, basic("ada"))
+        assert (status, code) == (403, "DENIED") and begins in message
+    for image in ("absent/app", "absent"):
+        status, code, message = told(image, root)
+        assert (status, code) == (404, "NAME_UNKNOWN") and message.startswith("there is no OCI repository 'absent'") and begins in message
+    status, code, message = told("oci", root)
+    assert (status, code) == (404, "NAME_UNKNOWN") and message.startswith("'oci' alone is no image")
+
+
 def test_rules_by_path_prefix_are_rules_by_image(registry: Registry) -> None:
     user(registry.house, "ada", "read", "write", prefix="team")
     answer = registry.get("token?scope=repository:oci/team/app:pull,push&scope=repository:oci/teams:push", auth=basic("ada")).get_json()
