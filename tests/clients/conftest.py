@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,13 @@ class Desk:
         """Of the administrator, for anything."""
         made = self.server.post("/api/v1/tokens", json={"name": "desk", "permissions": ["read", "write"], "repositories": None})
         return str(made.json()["token"])
+
+    def group(self, name: str, format: str, *, public: bool = False, **upstream: Any) -> str:
+        """A group of a hosted repository `NAME-own`, which takes what is published through it, and the proxy `NAME-there`; its address."""
+        self.server.repository(f"{name}-own", format)
+        self.server.repository(f"{name}-there", format, kind="proxy", **upstream)
+        members = {"members": [f"{name}-own", f"{name}-there"], "settings": {"write_member": f"{name}-own"}}
+        return self.server.repository(name, format, kind="group", public=public, **members)
 
     def with_login(self, address: str, name: str | None = None, password: str | None = None) -> str:
         """The address with a login in it, the administrator's by default."""

@@ -1,4 +1,4 @@
-"""skopeo and podman through OCI proxies, before Debian's docker-registry behind a token service, and before another Arkvory."""
+"""skopeo and podman through OCI proxies and groups, before Debian's docker-registry behind a token service, and before another Arkvory."""
 
 from __future__ import annotations
 
@@ -47,6 +47,28 @@ def containers(desk: Desk, there: DockerRegistry) -> Iterator[Containers]:
         desk.server.delete(f"/api/v1/repositories/{made.name}")
 
 
+@pytest.fixture
+def grouped(desk: Desk, there: DockerRegistry) -> Iterator[Containers]:
+    """The same with a group before it, whose first member takes what is pushed."""
+    with tempfile.TemporaryDirectory(prefix="ark") as folder:
+        yield group(desk, Path(folder), upstream_url=there.url)
+
+
+def group(desk: Desk, storage: Path, **upstream: Any) -> Containers:
+    """Nobody is logged in to it; the copies are always due."""
+    made = Containers(desk, storage, public=True, settings={"mutable_ttl": 0}, make=desk.group, **upstream)
+    made.auth.write_text("{}")
+    return made
+
+
+def push_ours(containers: Containers) -> Path:
+    """Through the group, an image that the upstream has not."""
+    folder = containers.layout("ours", 2)
+    login = ("--dest-creds", ":".join(containers.desk.server.admin))
+    containers.skopeo("copy", "--dest-tls-verify=false", *login, f"dir:{folder}", f"docker://{containers.at('library/ours:1.0')}")
+    return folder
+
+
 def push(containers: Containers, there: DockerRegistry, image: str, layers: int = LAYERS) -> Path:
     """From a folder, straight to the upstream."""
     folder = containers.layout(image.replace("/", "-").replace(":", "-"), layers)
@@ -74,7 +96,9 @@ def reads(there: DockerRegistry, method: str, part: str) -> int:
     return sum(1 for line in lines if f"http.request.method={method} " in line and part in line and "http.response.status=200" in line)
 
 
-def test_skopeo_pulls_cold_warm_and_with_the_upstream_stopped(containers: Containers, there: DockerRegistry, tokens: TokenService) -> None:
+def test_skopeo_pulls_cold_warm_and_with_the_upstream_stopped(grouped: Containers, there: DockerRegistry, tokens: TokenService) -> None:
+    containers, ours = grouped, push_ours(grouped)
+    assert_equal(ours, pull(containers, "library/ours:1.0", "ours-cold"))
     source = push(containers, there, "library/app:1.0")
     assert_equal(source, pull(containers, "library/app:1.0", "cold"))
     manifests, blobs = reads(there, "GET", "/manifests/"), reads(there, "GET", "/blobs/")
@@ -88,6 +112,7 @@ def test_skopeo_pulls_cold_warm_and_with_the_upstream_stopped(containers: Contai
     assert [each.authorization for each in pulls] == [None]
     there.stop()
     assert_equal(source, pull(containers, "library/app:1.0", "alone"))
+    assert_equal(ours, pull(containers, "library/ours:1.0", "ours-alone"))
     seen = json.loads(containers.skopeo("inspect", "--tls-verify=false", "--no-tags", f"docker://{containers.at('library/app:1.0')}"))
     assert len(seen["Layers"]) == LAYERS
     assert "manifest unknown" not in containers.skopeo(
@@ -169,7 +194,8 @@ def test_another_arkvory_is_an_upstream(desk: Desk, make_server: MakeServer) -> 
     name, password = far.admin
     fields: dict[str, Any] = {"upstream_url": f"{far.url}/images", "upstream": {"username": name, "password": password}}
     with tempfile.TemporaryDirectory(prefix="ark") as folder:
-        containers = Containers(desk, Path(folder), kind="proxy", public=True, settings={"mutable_ttl": 0}, **fields)
+        containers = group(desk, Path(folder), **fields)
+        ours = push_ours(containers)
         source = containers.layout("app", LAYERS)
         login = ("--dest-creds", f"{name}:{password}")
         containers.skopeo("copy", "--dest-tls-verify=false", *login, f"dir:{source}", f"docker://127.0.0.1:{far.port}/images/team/app:1.0")
@@ -181,6 +207,7 @@ def test_another_arkvory_is_an_upstream(desk: Desk, make_server: MakeServer) -> 
         assert (referrers.status_code, referrers.json()["manifests"]) == (200, [])
         far.stop()
         assert_equal(source, pull(containers, "team/app:1.0", "alone"))
+        assert_equal(ours, pull(containers, "library/ours:1.0", "ours-alone"))
 
 
 def test_a_large_blob_comes_through_while_it_is_fetched(containers: Containers, there: DockerRegistry) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,13 @@ _POLICY = {"default": [{"type": "insecureAcceptAnything"}]}
 
 
 class Containers:
-    """A fresh OCI repository, and the clients' way to it: storage and configuration of their own, no daemon."""
+    """A fresh OCI repository, and the clients' way to it: storage and configuration of their own, no daemon. `make` makes it."""
 
-    def __init__(self, desk: Desk, storage: Path, **fields: object) -> None:
+    def __init__(self, desk: Desk, storage: Path, *, make: Callable[..., str] | None = None, **fields: object) -> None:
         self.desk = desk
         self.storage = storage
         self.name = f"images{next(_numbers)}"
-        desk.server.repository(self.name, format="oci", **fields)
+        (make or desk.server.repository)(self.name, format="oci", **fields)
         self.host = f"127.0.0.1:{desk.server.port}"
         self.policy = desk.file("policy.json", json.dumps(_POLICY).encode())
         self.auth = desk.home / "auth.json"

@@ -1,9 +1,10 @@
-"""mvn behind proxies: of Debian's Maven repository, which a static server hands out, and of another Arkvory."""
+"""mvn through a group with a proxy of Debian's Maven repository, which a static server hands out, and behind a proxy of another Arkvory."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,36 +44,50 @@ def version_of(folder: str) -> str:
 
 
 class Behind:
-    """A private proxy of the upstream, and machines that know nothing but it."""
+    """A private group before the upstream, and machines that know nothing but it."""
 
     def __init__(self, desk: Desk, upstream: str) -> None:
         self.desk = desk
         self.name = f"central{next(_numbers)}"
-        self.url = desk.server.repository(self.name, "maven", kind="proxy", upstream_url=upstream)
+        self.url = desk.group(self.name, "maven", upstream_url=upstream)
         user, password = desk.server.admin
         text = _SETTINGS.format(user=user, password=password, url=self.url, central=_CENTRAL)
         self.settings = desk.file("settings.xml", text.encode())
         codec = version_of("commons-codec/commons-codec")
         names = f"<groupId>commons-codec</groupId><artifactId>commons-codec</artifactId><version>{codec}</version>"
-        source = java("App", 'org.apache.commons.codec.digest.DigestUtils.md5Hex("a")')
         wants = f"<dependencies><dependency>{names}</dependency></dependencies>"
-        for name, content in ({"pom.xml": pom("app", "1.0", wants)} | source).items():
-            desk.file(f"app/{name}", content.encode())
+        lib = java("Lib", 'org.apache.commons.codec.digest.DigestUtils.md5Hex("a")')
+        self.project("lib", {"pom.xml": pom("lib", "1.0", wants)} | lib)
+        self.project("app", {"pom.xml": pom("app", "1.0", dependencies("lib:1.0"))} | java("App", "Lib.say()"))
+
+    def project(self, folder: str, files: dict[str, str]) -> None:
+        for name, content in files.items():
+            self.desk.file(f"{folder}/{name}", content.encode())
 
     def build(self, machine: str) -> Path:
-        """On a machine with an empty local repository; that folder."""
+        """The app, on a machine with an empty local repository; that folder."""
+        shutil.rmtree(self.desk.home / "app/target", ignore_errors=True)
+        local = self.mvn(machine, "app", "package")
+        assert list((self.desk.home / "app/target").glob("app-1.0.jar"))
+        return local
+
+    def deploy(self) -> None:
+        """The library of our own, which needs one of the upstream's."""
+        self.mvn("publisher", "lib", "deploy", f"-DaltDeploymentRepository=arkvory::default::{self.url}")
+
+    def mvn(self, machine: str, folder: str, *arguments: str) -> Path:
         local = self.desk.home / machine
         self.desk.run(
             "mvn", "-B", "-ntp", "-e", "-s", self.settings, f"-Dmaven.repo.local={local}", "-Dmaven.test.skip=true",
-            "-f", self.desk.home / "app", "package", MAVEN_OPTS="-Xmx256m -XX:TieredStopAtLevel=1",
+            "-f", self.desk.home / folder, *arguments, MAVEN_OPTS="-Xmx256m -XX:TieredStopAtLevel=1",
         )  # fmt: skip
-        assert list((self.desk.home / "app/target").glob("app-1.0.jar"))
         return local
 
 
 def test_a_build_is_resolved_cold_warm_and_with_the_upstream_stopped(desk: Desk, debian: Files) -> None:
-    """DESIGN 6, HO-MVN-1: with checksums enforced, which the upstream does not even have."""
+    """DESIGN 6, HO-MVN-1: with checksums enforced, which the upstream does not even have, and a library of our own among the rest."""
     behind = Behind(desk, debian.url)
+    behind.deploy()
     cold = behind.build("first")
     asked = debian.asked()
     fetched = {line.split()[1] for line in asked if line.startswith("200 ")}
@@ -87,8 +102,11 @@ def test_a_build_is_resolved_cold_warm_and_with_the_upstream_stopped(desk: Desk,
     alone = behind.build("third")
     files = [{each.relative_to(local): digest(each) for each in jars(local)} for local in (cold, warm, alone)]
     assert files[0] == files[1] == files[2]
-    assert {f"/{path}": sha1 for path, sha1 in files[0].items()}.keys() <= fetched
-    stored = desk.server.get(f"/api/v1/repositories/{behind.name}/usage").json()
+    ours = {path for path in files[0] if path.is_relative_to("org/acme")}
+    assert {path.name for path in ours} == {"lib-1.0.jar", "lib-1.0.pom"}
+    assert {f"/{path}" for path in files[0].keys() - ours} <= fetched
+    assert not [line for line in asked if "/org/acme/lib/1.0/" in line], "nobody else is asked for what is ours"
+    stored = desk.server.get(f"/api/v1/repositories/{behind.name}-there/usage").json()
     assert stored["artifacts"] == len(fetched)
     assert stored["bytes"]["open"] == 0
 

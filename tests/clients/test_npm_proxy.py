@@ -1,9 +1,10 @@
-"""npm, pnpm, both Yarns and bun through a proxy: over verdaccio, and over another Arkvory; cold, warm, and with the upstream stopped."""
+"""npm, pnpm, both Yarns and bun through a group with a proxy, of verdaccio or another Arkvory: cold, warm, with the upstream stopped."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from tests.support import clients
 from tests.support.upstreams import FakeUpstream
 
 LIBS = 25
+OURS = "ours"
 
 
 @dataclass
@@ -33,6 +35,12 @@ class There:
     stop: Callable[[], object]
     # Who comes to the proxy, in this order.
     clients: Sequence[str]
+    # What it says of its requests, a JSON object a line.
+    log: Callable[[], str]
+
+    def tarballs(self) -> int:
+        """How often it was asked for one."""
+        return len(re.findall(r'(?:"req":\{"method":"GET","url"|"method":"GET","path"):"[^"]+\.tgz"', self.log()))
 
 
 def publish(address: str, **options: Any) -> None:
@@ -49,6 +57,8 @@ def publish(address: str, **options: Any) -> None:
         below = {f"lib{number + 1}": "^1.0.0"} if number + 1 < LIBS else {}
         put(f"lib{number}", "1.0.0", dependencies={"@acme/base": "^1.0.0", **below})
     put("web", "4.0.0", dependencies={"lib0": "^1.0.0"})
+    # Somebody took our name, and a higher version.
+    put(OURS, "9.0.0")
 
 
 @contextlib.contextmanager
@@ -60,7 +70,8 @@ def verdaccio(folder: Path) -> Iterator[There]:
         except Unavailable as error:
             clients.go_without(f"verdaccio could not be had: {error}")
         publish(f"http://127.0.0.1:{peer.port}")
-        yield There({"upstream_url": f"http://127.0.0.1:{peer.port}"}, running.close, tuple(_CLIENTS))
+        told = peer.folder / "access.log"
+        yield There({"upstream_url": f"http://127.0.0.1:{peer.port}"}, running.close, tuple(_CLIENTS), told.read_text)
 
 
 @contextlib.contextmanager
@@ -70,7 +81,7 @@ def arkvory(make_server: MakeServer) -> Iterator[There]:
     address = server.repository("lib", "npm")
     token = server.post("/api/v1/tokens", json={"name": "t", "permissions": ["read"], "repositories": ["lib"]}).json()["token"]
     publish(address, auth=server.admin)
-    yield There({"upstream_url": address, "upstream": {"username": "any", "password": token}}, server.stop, ("npm",))
+    yield There({"upstream_url": address, "upstream": {"username": "any", "password": token}}, server.stop, ("npm",), server.log)
 
 
 @pytest.fixture(params=["verdaccio", "arkvory"])
@@ -81,13 +92,14 @@ def there(request: pytest.FixtureRequest, make_server: MakeServer, tmp_path: Pat
 
 
 class Client:
-    """One of them, in a folder `app` of its own that needs `web`."""
+    """One of them, in a folder `app` of its own that needs `web`, and what else is given."""
 
-    def __init__(self, desk: Desk, url: str, name: str) -> None:
+    def __init__(self, desk: Desk, url: str, name: str, **wanted: str) -> None:
         self.desk = desk
         self.home = desk.home / name
         self.program, self.install, self.again = _CLIENTS[name]
-        self.file("package.json", json.dumps({"name": "app", "version": "1.0.0", "private": True, "dependencies": {"web": "^4.0.0"}}))
+        needs = {"web": "^4.0.0", **wanted}
+        self.file("package.json", json.dumps({"name": "app", "version": "1.0.0", "private": True, "dependencies": needs}))
         self.file(".npmrc", f"registry={url}/\nupdate-notifier=false\nfund=false\nfetch-retries=0\n")
         self.file(".yarnrc", f'registry "{url}/"\n')
         self.file(
@@ -114,9 +126,11 @@ class Client:
             shutil.rmtree(self.home / each, ignore_errors=True)
 
     def has_all(self) -> bool:
-        installed = {json.loads(each.read_text())["name"] for each in (self.home / "app").rglob("node_modules/**/package.json")}
+        manifests = [json.loads(each.read_text()) for each in (self.home / "app").rglob("node_modules/**/package.json")]
+        installed = {each["name"]: each["version"] for each in manifests}
         works = "it works" in self.desk.run("node", "-e", f"require('{self.home}/app/node_modules/web'); console.log('it works')").stdout
-        return works and {"web", "@acme/base", *(f"lib{number}" for number in range(LIBS))} <= installed
+        expected = {"web", "@acme/base", *(f"lib{number}" for number in range(LIBS))}
+        return works and expected <= installed.keys() and installed[OURS] == "1.0.0"
 
 
 def node(package: str, program: str) -> Callable[[], list[str | Path]]:
@@ -133,14 +147,15 @@ _CLIENTS: dict[str, tuple[Callable[[], list[str | Path]], tuple[str, ...], tuple
 
 
 def test_a_tree_is_installed_cold_and_warm_and_with_the_upstream_stopped(desk: Desk, there: There) -> None:
-    """The first client fetches all of it; those that come later ask the upstream for no tarball."""
-    settings = {"mutable_ttl": 1}
-    url = desk.server.repository("tree", "npm", kind="proxy", public=True, settings=settings, **there.fields)
+    """The first client fetches all of it; those that come later ask the upstream for no tarball. A package of our own needs part of it."""
+    url = desk.group("tree", "npm", public=True, settings={"mutable_ttl": 1}, **there.fields)
     try:
-        used = [Client(desk, url, name) for name in there.clients]
+        publish_ours(desk, url)
+        used = [Client(desk, url, name, **{OURS: "*"}) for name in there.clients]
         for each in used:
             each.run(*each.install)
             assert each.has_all()
+        assert there.tarballs() == LIBS + 2, "each is fetched once"
         there.stop()
         for each in used:
             each.forget()
@@ -151,11 +166,20 @@ def test_a_tree_is_installed_cold_and_warm_and_with_the_upstream_stopped(desk: D
         (used[0].home / "app/package-lock.json").unlink()
         used[0].run(*used[0].install)
         assert used[0].has_all()
-        told = desk.server.get("/npm/tree/@acme%2fbase")
+        told = desk.server.get("/npm/tree-there/@acme%2fbase")
         assert len(told.json()["versions"]) == 20
         assert told.headers["X-Arkvory-Cache"] == "stale"
     finally:
-        desk.server.delete("/api/v1/repositories/tree")
+        for each in ("tree", "tree-own", "tree-there"):
+            desk.server.delete(f"/api/v1/repositories/{each}")
+
+
+def publish_ours(desk: Desk, url: str) -> None:
+    """By npm, through the group."""
+    client = Client(desk, url, "npm")
+    client.file("package.json", json.dumps({"name": OURS, "version": "1.0.0", "dependencies": {"web": "^4.0.0"}}))
+    # Before the first version is here, npm sees the higher one of the upstream and wants to be told the tag.
+    client.run("publish", "--tag", "latest", f"--{url.partition(':')[2]}/:_authToken={desk.token()}")
 
 
 def test_npm_audits_through_a_proxy_and_publishes_to_none(desk: Desk, upstream: FakeUpstream) -> None:

@@ -1,4 +1,4 @@
-"""pip and uv through proxies of indexes that others wrote, and of another Arkvory: cold, warm, and with the upstream stopped."""
+"""pip and uv through groups and proxies of indexes that others wrote, and of another Arkvory: cold, warm, and with the upstream stopped."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tests.support.server import Server, free_port
 # A web framework with its tree, in some sixty wheels, compiled ones among them.
 LARGE = ("fastapi[standard]==0.163.2", "Flask==3.1.3")
 SMALL = ("Flask==3.1.3",)
+OURS = "ours"
 
 _numbers = itertools.count(1)
 
@@ -43,12 +44,15 @@ class Proxied:
 
     desk: Desk
     upstream: str
-    settings: dict[str, int]
 
     def __post_init__(self) -> None:
         self.name = f"through{next(_numbers)}"
-        address = self.desk.server.repository(self.name, "pypi", kind="proxy", upstream_url=self.upstream, settings=self.settings)
-        self.simple = self.desk.with_login(f"{address}/simple/")
+        self.address = self.made()
+        self.simple = self.desk.with_login(f"{self.address}/simple/")
+
+    def made(self) -> str:
+        """Its address."""
+        return self.desk.server.repository(self.name, "pypi", kind="proxy", upstream_url=self.upstream)
 
     def pip(self, requirements: tuple[str, ...], folder: str) -> dict[str, str]:
         """The files that pip downloads."""
@@ -66,6 +70,26 @@ class Proxied:
         """From now on each page is due."""
         changed = self.desk.server.patch(f"/api/v1/repositories/{self.name}", json={"settings": {"mutable_ttl": 0, "miss_ttl": 0}})
         assert changed.status_code == 200, changed.text
+
+
+class Grouped(Proxied):
+    """A group before it, whose first member has a package of our own: clients know the group alone."""
+
+    def made(self) -> str:
+        group, self.name = self.name, f"{self.name}-there"
+        return self.desk.group(group, "pypi", upstream_url=self.upstream)
+
+    def publish(self) -> dict[str, str]:
+        """By twine, through the group: a wheel that needs one of the upstream's; its SHA-256 by name."""
+        data = wheel(OURS, "1.0", "Requires-Dist: flask")
+        upload(self.desk, self.address, self.desk.server, self.desk.file(f"ours/{OURS}-1.0-py3-none-any.whl", data))
+        return files_in(self.desk.home / "ours")
+
+
+def upload(desk: Desk, address: str, server: Server, *files: Path) -> None:
+    """By twine, as the administrator of that server."""
+    login = ("-u", server.admin[0], "-p", server.admin[1], "--non-interactive", "--disable-progress-bar")
+    desk.run("twine", "upload", "--repository-url", f"{address}/", *login, *files)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +121,8 @@ def pypiserver(tmp_path: Path, tree: Path) -> Iterator[Peer]:
     with made.running():
         for each in tree.iterdir():
             shutil.copy(each, made.folder / "packages")
+        # Somebody took our name, and a higher version.
+        (made.folder / "packages" / f"{OURS}-9.0-py3-none-any.whl").write_bytes(wheel(OURS, "9.0"))
         yield made
 
 
@@ -123,36 +149,43 @@ def end(upstream: Peer) -> None:
 
 
 def test_a_large_tree_comes_through_pypiserver_cold_warm_and_without_it(desk: Desk, pypiserver: Peer, tree: Path) -> None:
-    """pip and uv, by HTML; what comes out is what went in, byte for byte."""
-    proxied = Proxied(desk, f"http://127.0.0.1:{pypiserver.port}/simple/", {})
-    assert proxied.pip(LARGE, "cold") == files_in(tree)
-    installed = proxied.uv(LARGE, "warm")
-    assert len(installed) == len(files_in(tree))
+    """pip and uv, by HTML; what comes out is what went in, byte for byte. What is ours comes along, and from nowhere else."""
+    proxied = Grouped(desk, f"http://127.0.0.1:{pypiserver.port}/simple/")
+    everything = files_in(tree) | proxied.publish()
+    wanted = (*LARGE, OURS)
+    assert proxied.pip(wanted, "cold") == everything
+    installed = proxied.uv(wanted, "warm")
+    assert len(installed) == len(everything)
+    assert f"{OURS}-1.0.dist-info" in installed
     log = (pypiserver.folder / "access.log").read_text()
     assert log.count("GET /packages/") == len(files_in(tree)), "each file is fetched once"
+    assert f"/{OURS}" not in log
     proxied.expire()
     end(pypiserver)
-    assert proxied.pip(LARGE, "stopped") == files_in(tree)
+    assert proxied.pip(wanted, "stopped") == everything
 
 
 def test_pypiserver_by_its_bare_address_has_an_index_too(desk: Desk, pypiserver: Peer) -> None:
-    proxied = Proxied(desk, f"http://127.0.0.1:{pypiserver.port}", {})
+    proxied = Proxied(desk, f"http://127.0.0.1:{pypiserver.port}")
     page = desk.server.get(f"/pypi/{proxied.name}/simple/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}).json()
     assert {each["name"] for each in page["projects"]} > FLASK
     assert list(proxied.pip(("itsdangerous",), "bare")) == [each.name for each in (pypiserver.folder / "packages").glob("itsdangerous-*")]
 
 
 def test_devpi_gives_json_with_its_hashes(desk: Desk, devpi: Peer) -> None:
-    proxied = Proxied(desk, f"http://127.0.0.1:{devpi.port}/root/dev/+simple/", {})
-    cold = proxied.pip(SMALL, "cold")
+    proxied = Grouped(desk, f"http://127.0.0.1:{devpi.port}/root/dev/+simple/")
+    proxied.publish()
+    wanted = (*SMALL, OURS)
+    cold = proxied.pip(wanted, "cold")
+    assert f"{OURS}-1.0-py3-none-any.whl" in cold
     page = desk.server.get(f"/pypi/{proxied.name}/simple/flask/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}).json()
     (flask,) = page["files"]
     assert flask["hashes"]["sha256"] == cold[flask["filename"]]
     assert flask["requires-python"] == ">=3.9"
     end(devpi)
     proxied.expire()
-    assert proxied.pip(SMALL, "stopped") == cold
-    assert len(proxied.uv(SMALL, "by-uv")) == len(cold)
+    assert proxied.pip(wanted, "stopped") == cold
+    assert len(proxied.uv(wanted, "by-uv")) == len(cold)
 
 
 def test_another_arkvory_is_an_upstream_as_any_other(desk: Desk, make_server: MakeServer, tree: Path) -> None:
@@ -160,20 +193,21 @@ def test_another_arkvory_is_an_upstream_as_any_other(desk: Desk, make_server: Ma
     there = make_server()
     address = there.repository("python", "pypi")
     files = [each for each in tree.iterdir() if each.name.split("-")[0].lower() in FLASK]
-    login = ("-u", there.admin[0], "-p", there.admin[1], "--non-interactive", "--disable-progress-bar")
-    desk.run("twine", "upload", "--repository-url", f"{address}/", *login, *files)
-    proxied = Proxied(desk, address, {})
+    upload(desk, address, there, *files)
+    proxied = Grouped(desk, address)
+    ours = proxied.publish()
+    wanted = (*SMALL, OURS)
     refused = desk.server.get(f"/pypi/{proxied.name}/simple/flask/")
     assert refused.status_code == 502
     upstream = {"username": there.admin[0], "password": there.admin[1]}
     assert desk.server.patch(f"/api/v1/repositories/{proxied.name}", json={"upstream": upstream}).status_code == 200
-    assert len(proxied.uv(SMALL, "by-uv")) == len(files)
-    assert proxied.pip(SMALL, "cold") == {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
+    assert len(proxied.uv(wanted, "by-uv")) == len(files) + 1
+    assert proxied.pip(wanted, "cold") == {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in files} | ours
     mine, theirs = (pages(server, name) for server, name in ((desk.server, proxied.name), (there, "python")))
     assert mine == theirs
     proxied.expire()
     assert there.stop() == 0
-    assert len(proxied.pip(SMALL, "stopped")) == len(files)
+    assert len(proxied.pip(wanted, "stopped")) == len(files) + 1
 
 
 def pages(server: Server, repository: str) -> list[object]:
@@ -200,7 +234,7 @@ def test_uv_holds_itself_to_a_date_by_the_upload_times_of_the_upstream(desk: Des
         )
     (page / "index.html").write_text(f'{{"meta": {{"api-version": "1.1"}}, "name": "dated", "files": [{", ".join(entries)}]}}')
     with static(files) as address:
-        proxied = Proxied(desk, address, {})
+        proxied = Proxied(desk, address)
         where = ("--index-url", proxied.simple, "--target", desk.home / "dated", "--python", sys.executable, "--no-cache")
         desk.run("uv", "pip", "install", *where, "--exclude-newer", "2026-03-01", "dated")
     assert [path.name for path in (desk.home / "dated").glob("*.dist-info")] == ["dated-1.0.dist-info"]
