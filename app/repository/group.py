@@ -140,7 +140,14 @@ class Group:
             # C10: once more by the database, where a message may be on its way; and where something has moved since the walk began.
             believes = False
             judged = self._reader.judge(ask)
-        raise outcomes.error or _nothing(ask)
+        raise self._nowhere(entry, ask, outcomes)
+
+    def _nowhere(self, entry: _Entry, ask: Ask, outcomes: _Outcomes) -> NotFound | Unavailable:
+        """A client that pushes asks HEAD to save an upload: an upstream that is away, or speaks of no such name, must not end that."""
+        hosted = {each.name for each in entry.members if each.kind not in self._reader.sources}
+        if ask.bodiless and hosted and hosted.isdisjoint(outcomes.failed):
+            return outcomes.absent or _nothing(ask)
+        return outcomes.error or _nothing(ask)
 
     def _enter(self, judged: Judged, ask: Ask) -> _Entry:
         kept = self._entries.get(judged.snapshot.id)

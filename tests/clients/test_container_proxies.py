@@ -62,10 +62,10 @@ def group(desk: Desk, storage: Path, **upstream: Any) -> Containers:
 
 
 def push_ours(containers: Containers) -> Path:
-    """Through the group, an image that the upstream has not."""
+    """Through the group, an image that the upstream has not, and refuses to speak of."""
     folder = containers.layout("ours", 2)
     login = ("--dest-creds", ":".join(containers.desk.server.admin))
-    containers.skopeo("copy", "--dest-tls-verify=false", *login, f"dir:{folder}", f"docker://{containers.at('library/ours:1.0')}")
+    containers.skopeo("copy", "--dest-tls-verify=false", *login, f"dir:{folder}", f"docker://{containers.at('team/ours:1.0')}")
     return folder
 
 
@@ -98,7 +98,7 @@ def reads(there: DockerRegistry, method: str, part: str) -> int:
 
 def test_skopeo_pulls_cold_warm_and_with_the_upstream_stopped(grouped: Containers, there: DockerRegistry, tokens: TokenService) -> None:
     containers, ours = grouped, push_ours(grouped)
-    assert_equal(ours, pull(containers, "library/ours:1.0", "ours-cold"))
+    assert_equal(ours, pull(containers, "team/ours:1.0", "ours-cold"))
     source = push(containers, there, "library/app:1.0")
     assert_equal(source, pull(containers, "library/app:1.0", "cold"))
     manifests, blobs = reads(there, "GET", "/manifests/"), reads(there, "GET", "/blobs/")
@@ -112,7 +112,7 @@ def test_skopeo_pulls_cold_warm_and_with_the_upstream_stopped(grouped: Container
     assert [each.authorization for each in pulls] == [None]
     there.stop()
     assert_equal(source, pull(containers, "library/app:1.0", "alone"))
-    assert_equal(ours, pull(containers, "library/ours:1.0", "ours-alone"))
+    assert_equal(ours, pull(containers, "team/ours:1.0", "ours-alone"))
     seen = json.loads(containers.skopeo("inspect", "--tls-verify=false", "--no-tags", f"docker://{containers.at('library/app:1.0')}"))
     assert len(seen["Layers"]) == LAYERS
     assert "manifest unknown" not in containers.skopeo(
@@ -207,7 +207,7 @@ def test_another_arkvory_is_an_upstream(desk: Desk, make_server: MakeServer) -> 
         assert (referrers.status_code, referrers.json()["manifests"]) == (200, [])
         far.stop()
         assert_equal(source, pull(containers, "team/app:1.0", "alone"))
-        assert_equal(ours, pull(containers, "library/ours:1.0", "ours-alone"))
+        assert_equal(ours, pull(containers, "team/ours:1.0", "ours-alone"))
 
 
 def test_a_large_blob_comes_through_while_it_is_fetched(containers: Containers, there: DockerRegistry) -> None:
