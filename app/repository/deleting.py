@@ -69,12 +69,15 @@ class Editor:
         """Where that lies which is changed here. Raises NotAllowedHere where nothing is changed; no right is asked."""
         return self._find(target, DELETE, [])
 
-    def drop_copy(self, snapshot: Snapshot, path: str, upload_id: Any) -> None:
-        """A proxy's upstream has no such file any more: the copy that this upload brought goes. Another one stays."""
+    def drop_copy(self, snapshot: Snapshot, path: str, upload_id: Any, *, described: int | None = None) -> None:
+        """A proxy's upstream has no such file any more: the copy that this upload brought goes. Another one stays.
+
+        With a metadata epoch as `described`, only while that is the repository's: afterwards it may be another upstream.
+        """
         with self._transactions.begin(snapshot.id) as transaction:
             require_writable(transaction.connection)
             rows = [row for row in _artifacts(transaction.connection, snapshot.id, [path]) if row.upload_id == upload_id]
-            if rows:
+            if rows and described in (None, transaction.connection.execute(_DESCRIBED, {"id": snapshot.id}).scalar()):
                 # What names it goes on naming it: in a proxy, what is not here may come again.
                 self._take_away(transaction, snapshot, rows)
 
@@ -193,6 +196,7 @@ def _leave_packages(transaction: Transaction, rows: Sequence[Row[Any]], revision
         transaction.connection.execute(_MOVE_PACKAGE, {"revision": revision, "gone": gone, "id": package_id})
 
 
+_DESCRIBED = text("select metadata_epoch from arkvory_repositories where id = :id")
 _MOVE_PACKAGE = text("update arkvory_packages set revision = :revision, artifacts = artifacts - :gone where id = :id")
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from app.cache.snapshots import Snapshot
 from app.repository.publishing import NewFile
@@ -25,6 +26,15 @@ class Order:
     snapshot: Snapshot
     path: str
     spelling: str
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, path: str, spelling: str = "") -> Order:
+        """Without a spelling, what would mean something else in an address is encoded (another path, a query, another escape)."""
+        return cls(snapshot, path, spelling or quote(path, safe=_AS_IT_IS))
+
+
+# Of the characters that clients send as they are.
+_AS_IT_IS = "!\"$&'()*+,/:;<=>@[]^`{|}~"
 
 
 # What is kept in place of what arrived: reads its file, and hands on the other bytes. Raises UpstreamUnfit when that is not what was asked
@@ -76,6 +86,10 @@ class Plan:
     at_most: int | None = None
     scope: str = ""
     instead: Instead | None = None
+    # False: it is handed on and never stored.
+    kept: bool = True
+    # The path that this is another name of, which holds and rules speak of: it leaves where that may.
+    alias_of: str = ""
 
 
 class Library(Protocol):

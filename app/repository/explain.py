@@ -30,6 +30,7 @@ from app.cache.store import Cache
 from app.cache.view import Epochs
 from app.database.engines import Database
 from app.errors import ArkvoryError, Forbidden, Invalid, Later, NotFound, Quarantined, UpstreamBusy
+from app.repository.dialects import Order
 from app.repository.fetching import UPSTREAM, Fetches
 from app.repository.quarantine import reason_to_hold
 from app.repository.reading import DocumentSource, Merged, check_online
@@ -257,7 +258,7 @@ class Explain:
         cache, at = self._cache, wanted.within(snapshot)
         gate = keys.for_gate(snapshot.id, effective, at.path)
         misses = cache.misses.peek(keys.for_miss(snapshot.id, effective, at.path)) or {}
-        miss = misses.get(at.spelling or at.path, 0.0) - time.monotonic()
+        miss = misses.get(Order.of(snapshot, at.path, at.spelling).spelling, 0.0) - time.monotonic()
         documents = () if wanted.source is None else self._documents(snapshot, effective, wanted.source)
         return Memory(
             cache.may_keep(snapshot.id), kept, cache.gates.peek(gate) is not None, cache.absences.peek(gate) is not None,

@@ -49,7 +49,6 @@ from app.errors import (
     Quarantined,
     TooLarge,
     Unavailable,
-    UpstreamBusy,
     UpstreamFailed,
     UpstreamTimedOut,
     UpstreamUnfit,
@@ -62,7 +61,7 @@ from app.repository.names import is_content_type
 from app.repository.publishing import Conditions, NewFile, Publisher, Session, Standing, Target
 from app.repository.quarantine import reason_to_hold
 from app.repository.reading import ADDRESS, Brought, brought
-from app.repository.withholding import Release, release_of, restrictions_of, told_of
+from app.repository.withholding import Release, release_of, require_path, restrictions_of, told_of
 from app.repository.writable import settings_for_writing
 from app.storage import OpenBlob
 from app.upload.receiving import Expected, Received, Receiver
@@ -76,7 +75,6 @@ from app.upstream.upstream import Upstream
 log = logging.getLogger(__name__)
 
 PLACES = 64
-PLACE_WAIT_SECONDS = 10.0
 # The fetch of a process that died is taken over after so long.
 LEASE_SECONDS = 10.0
 # How long another process's fetch is waited for.
@@ -87,7 +85,10 @@ HELD_BACK = 4096
 # Of an index that is not to be stored.
 MOST_TAKEN = 256 * 1024 * 1024
 MOST_PAGES = 1000
-_PIECE = 256 * 1024
+# Of one path, whose misses are remembered: a path has as many as it has characters to be encoded or not.
+MOST_SPELLINGS = 16
+# Each follower holds one in memory for as long as its client reads nothing.
+_PIECE = 64 * 1024
 _LOOK_SECONDS = 0.05
 # For which something is not tried to be stored again that found no room half way.
 _TOO_LARGE_SECONDS = 60.0
@@ -131,6 +132,8 @@ class Known:
     copy: Copy | None
     # Why it is withheld, or will be; null: it is not.
     reason: str | None
+    # The metadata epoch: it moves with the upstream's address and its credentials.
+    described: int
 
 
 @dataclass(frozen=True)
@@ -280,7 +283,7 @@ class Passing:
                 former = piece[max(0, start - at) : None if stop is None else max(0, stop - at)]
                 at += len(piece)
                 self._hash(piece)
-            self._check()
+            self._check(at)
             if former:
                 yield former
 
@@ -288,7 +291,9 @@ class Passing:
         for each in self._hashes.values():
             each.update(piece)
 
-    def _check(self) -> None:
+    def _check(self, size: int) -> None:
+        if self.size not in (None, size):
+            raise UpstreamUnfit(f"the upstream sent {size} bytes, and {self.size} were to come")
         for name, each in self._hashes.items():
             if each.hexdigest() != self._digests[name]:
                 raise UpstreamUnfit(f"{name} of what the upstream sent is {each.hexdigest()}, and should be {self._digests[name]}")
@@ -308,7 +313,7 @@ class Deposits(Publisher):
         """Whatever the upstream has now replaces what it had, unless it is not the upstream any more. Raises Unavailable."""
         now = standing.snapshot
         if not now.caching_allowed or any(each.origin is None or each.origin.source != now.upstream_url for each in files):
-            raise Unavailable(f"the upstream of {now.name!r} was changed meanwhile; try again", retry_after=1)
+            raise _changed(now)
 
     def _remember(self, connection: Connection, snapshot: Snapshot, files: Sequence[NewFile]) -> None:
         for each in files:
@@ -384,12 +389,14 @@ class Fetches:
         # It may wait for another fetch: nothing is held meanwhile.
         plan = self._plan(order)
         _check_age(order, plan)
+        if not plan.kept:
+            raise NotStorable
         outcome = self._ask(fetch, plan)
         return self._make(order, plan) if outcome is Outcome.GONE and plan.instead is not None else outcome
 
     def _ask(self, fetch: Fetch, plan: Plan) -> Outcome:
         order = fetch.order
-        with self._alone(order), self._place():
+        with self._alone(order):
             found = self.look(order)
             copy = found.copy
             if copy is not None and copy.freshness is not None and self._is_fresh(copy.freshness, fetch):
@@ -435,10 +442,10 @@ class Fetches:
             raise absent
         plan, found = self._plan(order), self.look(order)
         _check_age(order, plan)
-        if found.reason is not None:
-            raise Quarantined(f"{order.path!r} is held in quarantine: {found.reason}")
+        _check_reason(order.path, found.reason)
+        self._check_alias(order, plan)
         wanted = replace(_asked_anew(plan)[0], method="HEAD")
-        with self._place(), self._client.get(found.upstream, wanted, self._line(order, found)) as answer:
+        with self._client.get(found.upstream, wanted, self._line(order, found)) as answer:
             fetched = _Fetched(order, plan, found, answer, wanted)
             if not (answer.absent or answer.unsaid or plan.ageless):
                 restrictions_of(order.snapshot).require_time(fetched.told)
@@ -476,7 +483,7 @@ class Fetches:
 
         Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either.
         """
-        order = Order(snapshot, path, path)
+        order = Order.of(snapshot, path)
         absent = absent_at(snapshot.format, path, snapshot.name)
         if not snapshot.caching_allowed:
             return self.taken(order, absent)
@@ -491,8 +498,7 @@ class Fetches:
         except UpstreamFailed as error:
             failure = error
         found = self.look(order)
-        if found.reason is not None:
-            raise Quarantined(f"{path!r} is held in quarantine: {found.reason}")
+        _check_reason(path, found.reason)
         if found.copy is None:
             raise failure or Unavailable(f"{path!r} was deleted meanwhile; try again", retry_after=1)
         return brought(self._deposits.store.open(found.copy.digest, found.copy.blob_id), found.copy.address)
@@ -504,7 +510,7 @@ class Fetches:
         return self._client.small(found.upstream, Wanted(where), self._line(order, found), most)
 
     def taken(self, order: Order, absent: NotFound) -> Brought:
-        """All of an answer that is not stored, as it would be kept, in a file without a name. Raises `absent`, UpstreamFailed, TooLarge."""
+        """All of an answer that is not stored, as it would be kept, in a file without a name. Raises `absent` and UpstreamFailed."""
         plan = self._plan(order)
         passing = self._pass_on(order, plan)
         if passing is None:
@@ -514,7 +520,7 @@ class Fetches:
             for piece in coming.pieces(0, None):
                 file.write(piece)
                 if file.tell() > MOST_TAKEN:
-                    raise TooLarge(f"the upstream's {order.path!r} has more than {MOST_TAKEN} bytes, and is not to be stored")
+                    raise UpstreamUnfit(f"the upstream's {order.path!r} has more than {MOST_TAKEN} bytes, and is not to be stored")
             file.flush()
             return brought(_unnamed(file.file) if plan.remade is None else _remade(plan.remade, Path(file.name)), head.address)
 
@@ -536,7 +542,19 @@ class Fetches:
         copy = None if row.upload_id is None else Copy(
             row.upload_id, row.blob_id, row.digest, metadata.get(ADDRESS), freshness_of(row), release_of(order.path, metadata)
         )  # fmt: skip
-        return Known(row.settings, where, row.read_only, copy, reason)
+        return Known(row.settings, where, row.read_only, copy, reason, row.metadata_epoch)
+
+    def require_released(self, snapshot: Snapshot, path: str) -> None:
+        """Raises Quarantined for what is held, or will be when it is stored."""
+        with self._database.read() as connection:
+            reason = reason_to_hold(connection, snapshot, path, UPSTREAM)
+        _check_reason(path, reason)
+
+    def _check_alias(self, order: Order, plan: Plan) -> None:
+        """Raises Blocked and Quarantined for another name of what may not leave."""
+        if plan.alias_of:
+            require_path(order.snapshot, plan.alias_of)
+            self.require_released(order.snapshot, plan.alias_of)
 
     @contextlib.contextmanager
     def _alone(self, order: Order) -> Iterator[None]:
@@ -548,20 +566,15 @@ class Fetches:
         with self._leases.hold(name, LEASE_SECONDS, ELSEWHERE_SECONDS):
             yield
 
-    @contextlib.contextmanager
-    def _place(self) -> Iterator[None]:
-        if not self._places.acquire(timeout=PLACE_WAIT_SECONDS):
-            raise UpstreamBusy(f"all {PLACES} places for fetches are taken; try again shortly", 5)
-        try:
-            yield
-        finally:
-            self._places.release()
-
     def _line(self, order: Order, found: Known) -> Line:
-        line = self._lines.get(order.snapshot.id)
-        if line is None:
-            line = self._lines[order.snapshot.id] = Line(order.snapshot.name, found.upstream.connections)
-        line.resize(found.upstream.connections)
+        """Another address is another upstream: what the former one did says nothing about it."""
+        line, upstream = self._lines.get(order.snapshot.id), found.upstream
+        if line is None or (line.address != upstream.url and line.described < found.described):
+            former = 0 if line is None else line.breaker.disappointments
+            line = Line(order.snapshot.name, upstream.connections, self._places, address=upstream.url, described=found.described)
+            line.breaker.disappointments = former
+            self._lines[order.snapshot.id] = line
+        line.resize(upstream.connections)
         line.breaker.name = order.snapshot.name
         return line
 
@@ -588,14 +601,19 @@ class Fetches:
             freshness.move(connection, order.snapshot.id, order.path, copy.upload_id, origin)
 
     def _drop(self, order: Order, plan: Plan, found: Known) -> Outcome:
-        """Gone: the copy goes, and a miss is remembered, unless the path was stored since the fetch began."""
+        """Gone: the copy goes, and a miss is remembered, unless the path was stored since the fetch began.
+
+        Raises Unavailable when it was another upstream that said so, or one that was asked with other credentials.
+        """
         if found.copy is not None:
-            self._editor.drop_copy(order.snapshot, order.path, found.copy.upload_id)
+            self._editor.drop_copy(order.snapshot, order.path, found.copy.upload_id, described=found.described)
         lifetime = 0 if plan.instead is not None else ttl_of(found.settings, "miss_ttl", MISS_TTL)
         with self._database.read() as connection:
             row = connection.execute(_PRESENCE, {"id": order.snapshot.id, "path": order.path}).first()
         if row is None:
             return Outcome.GONE
+        if row.metadata_epoch != found.described:
+            raise _changed(order.snapshot)
         if row.present:
             return Outcome.FRESH
         seen = Epochs._make(row[:4])
@@ -608,6 +626,8 @@ class Fetches:
         """C3: under the metadata epoch that the query read. Each spelling for itself: an upstream may tell them apart."""
         key, now = keys.for_miss(order.snapshot.id, seen, order.path), time.monotonic()
         known = {spelling: until for spelling, until in (self._cache.misses.peek(key) or {}).items() if until > now}
+        if len(known) >= MOST_SPELLINGS:
+            del known[min(known, key=known.__getitem__)]
         known[order.spelling] = now + lifetime
         self._cache.misses.put(key, known, tags=(keys.tag_of_repository(order.snapshot.id),), lifetime=max(known.values()) - now)
 
@@ -680,7 +700,10 @@ class Fetches:
             return receiver.finish()
         except (CapacitySpent, TooLarge) as error:
             self._leave_alone(order)
-            raise (error if fetch.begun else NotStorable) from error
+            if fetch.begun:
+                # Those who have its beginning get no more; whoever asks again is handed it on.
+                raise Unavailable(f"there is no room to store {order.path!r}; try again", retry_after=1) from error
+            raise NotStorable from error
         except (DigestMismatch, Invalid) as error:
             raise UpstreamUnfit(f"what the upstream sent for {order.path!r} is not what it should be: {error.message}") from error
 
@@ -693,6 +716,8 @@ class Fetches:
     def _pieces(self, fetched: _Fetched) -> Iterator[bytes]:
         """All of the body, and of the pages behind it. Raises UpstreamFailed for more than the plan takes."""
         taken, most = 0, fetched.plan.at_most
+        if most is not None and (fetched.answer.size or 0) > most:
+            raise UpstreamUnfit(f"the upstream's {fetched.order.path!r} has {fetched.answer.size} bytes, more than {most}")
         for number, answer in enumerate(self._pages(fetched)):
             if number:
                 yield b"\n"
@@ -727,7 +752,7 @@ class Fetches:
         """
         order = Order(snapshot, "", "")
         found = self.look(order)
-        with self._place(), self._client.get(found.upstream, wanted, self._line(order, found)) as answer:
+        with self._client.get(found.upstream, wanted, self._line(order, found)) as answer:
             if answer.absent:
                 return None
             body = answer.whole(most)
@@ -742,11 +767,10 @@ class Fetches:
     def _pass_on(self, order: Order, plan: Plan) -> tuple[Head, Passing] | None:
         found = self.look(order)
         _check_age(order, plan)
-        if found.reason is not None:
-            raise Quarantined(f"{order.path!r} is held in quarantine: {found.reason}")
+        _check_reason(order.path, found.reason)
+        self._check_alias(order, plan)
         held = contextlib.ExitStack()
         try:
-            held.enter_context(self._place())
             fetched = held.enter_context(self._asked(order, plan, found, anew=True))
             if not fetched.answer.absent and not plan.ageless:
                 restrictions_of(order.snapshot).require_time(fetched.told)
@@ -763,6 +787,16 @@ def _check_age(order: Order, plan: Plan) -> None:
     """Before the upstream is asked. Raises TooYoung."""
     if not plan.ageless:
         restrictions_of(order.snapshot).require_age(Release(order.path, plan.published_at, plan.name, plan.version))
+
+
+def _changed(snapshot: Snapshot) -> Unavailable:
+    return Unavailable(f"the upstream of {snapshot.name!r} was changed meanwhile; try again", retry_after=1)
+
+
+def _check_reason(path: str, reason: str | None) -> None:
+    """Raises Quarantined."""
+    if reason is not None:
+        raise Quarantined(f"{path!r} is held in quarantine: {reason}")
 
 
 def _target(snapshot: Snapshot) -> Target:
@@ -897,7 +931,8 @@ class _Library:
 
 
 _LOOK = text(
-    f"select r.settings, i.read_only, a.upload_id, a.blob_id, b.digest, a.metadata - 'details' as metadata, {freshness.COLUMNS} "
+    "select r.settings, r.metadata_epoch, i.read_only, a.upload_id, a.blob_id, b.digest, a.metadata - 'details' as metadata, "
+    f"{freshness.COLUMNS} "
     "from arkvory_repositories r cross join arkvory_installation i "
     "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
     "left join arkvory_freshness f on f.artifact_id = a.id where r.id = :id and r.deleted_at is null"

@@ -10,7 +10,8 @@ PATH_BYTES = 1024
 # Below it proxies of some formats keep their upstreams' indexes.
 INTERNAL = ".upstream/"
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_NO_NAMES = frozenset({"", ".", ".."})
+_FOLDERS = frozenset({".", ".."})
+_NO_NAMES = _FOLDERS | {""}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -48,4 +49,7 @@ def check_path(path: str, *, folder: bool = False) -> str:
         raise InvalidPath("the path holds a backslash; folders are separated by /")
     if not _NO_NAMES.isdisjoint(path.split("/")):
         raise InvalidPath("the path is absolute, or has an empty, `.` or `..` segment")
+    if ";" in path and any(each.partition(";")[0] in _FOLDERS for each in path.split("/")):
+        # Servers that cut off what follows a semicolon (RFC 3986, 3.3) take it for one.
+        raise InvalidPath("the path has a `.` or `..` segment, with parameters")
     return path

@@ -79,7 +79,7 @@ class Proxy:
 
     def restore(self, ask: Ask, lost: Found) -> Found:
         """The copy goes, and is fetched anew. Raises UpstreamFailed when it cannot be had."""
-        self._fetches.give_up(Order(lost.snapshot, ask.path, ask.path))
+        self._fetches.give_up(Order.of(lost.snapshot, ask.path))
         return self._reader.find(replace(ask, bodiless=False))
 
     def document(self, judged: Judged, ask: Ask, source: DocumentSource, known_etags: frozenset[str], made_of: str) -> Answered:
@@ -162,8 +162,8 @@ class Proxy:
         except (ArkvoryError, NotStorable) as error:
             log.warning("%s/%s is served from its copy: %s", ask.repository, ask.path, error)
             self.revalidations["served_existing"] += 1
-            known = found.gate.freshness
-            return replace(found, told=Told("stale", 0 if known is None else known.age))
+            # C8: the upstream may have taken its time, and what was decided before is decided anew.
+            return self._told(self._reader.find_stored(ask), "stale")
         if outcome is Outcome.GONE:
             raise absent_at(ask.format, ask.path, ask.repository)
         self.revalidations["updated"] += outcome is Outcome.STORED
@@ -171,9 +171,10 @@ class Proxy:
         return self._told(self._reader.find_again(ask, found), _HOW[outcome])
 
     def _coming(self, ask: Ask, head: Head, coming: Coming) -> Found:
-        """The head may have been long in coming: whether the client may read is asked once more."""
+        """The head may have been long in coming: whether the client may read is asked once more, and whether anybody may."""
         try:
             found = Found(self._reader.may_read(ask), _provisional(ask, head), Told("miss", 0), coming)
+            self._fetches.require_released(found.snapshot, ask.path)
             check_age(found)
         except BaseException:
             coming.close()
@@ -223,7 +224,7 @@ class _Passed:
 
 
 def _order(judged: Judged, ask: Ask) -> Order:
-    return Order(judged.snapshot, ask.path, ask.spelling or ask.path)
+    return Order.of(judged.snapshot, ask.path, ask.spelling)
 
 
 def _provisional(ask: Ask, head: Head) -> Gate:

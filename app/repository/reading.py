@@ -597,13 +597,13 @@ class Reader:
             return snapshot
 
     def repositories(self, ask: Ask) -> Sequence[Snapshot]:
-        """Who can be asked for what is neither file nor document: the members of a group that are online, in order, else itself."""
+        """Who may have a part in what is neither file nor document: the members of a group, online or not, in order, else itself."""
         snapshot = self.may_read(ask)
         if snapshot.kind != "group":
             return [snapshot]
         membership = self._memberships.get(snapshot)
         found = self._snapshots.of(membership.members)
-        return [found[each] for each in membership.members if each in found and found[each].status == "online"]
+        return [found[each] for each in membership.members if each in found]
 
     def look(self, ask: Ask) -> contextlib.AbstractContextManager[tuple[Connection, Snapshot]]:
         """The first three steps, and a state of the database in which they hold (C8), for what is neither artifact nor document."""
@@ -934,6 +934,10 @@ def _aged(content: str, until: datetime) -> str:
 
 def _seconds_to(until: datetime | None) -> float | None:
     return None if until is None else (until - datetime.now(UTC)).total_seconds()
+
+
+def is_online(snapshot: Snapshot) -> bool:
+    return snapshot.status == "online"
 
 
 def check_online(snapshot: Snapshot) -> None:

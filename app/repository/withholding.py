@@ -31,6 +31,7 @@ from app.repository.patterns import indexes_of, names_of, paths_of
 PUBLISHED_AT = "published_at"
 PUBLISHED_AS = "published_as"
 _MOST_TEXTS, _MOST_PATHS = 1024, 16_384
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,10 @@ class Restrictions:
         """When it is old enough; null where age does not matter to it, or is not known."""
         if self.minimum_age is None or release.at is None or self.spares(release):
             return None
-        return release.at + self.minimum_age
+        try:
+            return release.at + self.minimum_age
+        except OverflowError:
+            return _NEVER
 
     def require_age(self, release: Release, now: datetime | None = None) -> None:
         """Raises TooYoung."""

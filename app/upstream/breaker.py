@@ -27,6 +27,7 @@ LONGEST_PAUSE = 300.0
 # A pause that is over so soon is waited for, where there is nothing else to answer with.
 WAITED_SECONDS = 3.0
 CONNECTION_WAIT_SECONDS = 10.0
+PLACE_WAIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +138,18 @@ def _whole(until: float) -> int:
 
 
 class Line:
-    """The breaker of an upstream and so many connections at once."""
+    """The breaker of an upstream and so many connections at once; `places` are those of all upstreams together.
 
-    def __init__(self, name: str, connections: int) -> None:
+    `address` is the upstream's, known since the repository's metadata epoch `described`.
+    """
+
+    def __init__(
+        self, name: str, connections: int, places: BoundedSemaphore | None = None, *, address: str = "", described: int = 0
+    ) -> None:
         self.breaker = Breaker(name)
         self.connections = connections
+        self.address, self.described = address, described
+        self._places = places
         self._free = BoundedSemaphore(connections)
 
     @contextlib.contextmanager
@@ -153,12 +161,33 @@ class Line:
             self.breaker.given_up()
             raise UpstreamBusy("all connections to the upstream are in use; try again shortly", 5)
         try:
+            # Last, so that who waits for a slow upstream takes no place from those who ask another one.
+            with self._place(), self._remembered():
+                yield
+        finally:
+            free.release()
+
+    @contextlib.contextmanager
+    def _remembered(self) -> Iterator[None]:
+        try:
             yield
         except UpstreamFailed as error:
             self.breaker.remember(error.message)
             raise
+
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[None]:
+        places = self._places
+        if places is None:
+            yield
+            return
+        if not places.acquire(timeout=PLACE_WAIT_SECONDS):
+            self.breaker.given_up()
+            raise UpstreamBusy("all places for fetches are taken; try again shortly", 5)
+        try:
+            yield
         finally:
-            free.release()
+            places.release()
 
     @property
     def condition(self) -> Condition:

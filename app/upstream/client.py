@@ -7,7 +7,7 @@ Whatever the upstream does there is an end: to connecting, to the head, to silen
 from __future__ import annotations
 
 import contextlib
-import email.utils
+import functools
 import logging
 import ssl
 import time
@@ -22,8 +22,10 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionErr
 from urllib3.util import Retry, Timeout
 
 from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut, UpstreamUnfit
-from app.upstream.breaker import Line
+from app.upstream.breaker import LONGEST_PAUSE, Line
+from app.upstream.freshness import http_moment
 from app.upstream.logins import MOST_BYTES, Logins, basic, basic_of, challenges
+from app.upstream.outward import LeadsInside, OutwardManager, lies_inside
 from app.upstream.upstream import Upstream, origin
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ LEAST_RATE = 1024
 DECODED_BYTES, DECODED_TIMES = 16 * PIECE, 100
 # Of an error's page.
 _READ_ANYWAY = 64 * 1024
+# In digits.
+_LONGEST_LENGTH = 18
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _ABSENT = frozenset({404, 410})
 _REFUSED = frozenset({401, 403, 407})
@@ -79,10 +83,10 @@ class Answer:
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str, upstream: Upstream) -> None:
         self._response = response
         self._url = url
-        self._began = time.monotonic()
         self._patience = upstream.read_seconds
         self._taken = self._given = 0
-        self._announced = _length(response.headers.get("Content-Length"))
+        self._waited = 0.0
+        self._announced = _length(response)
         coding = response.headers.get("Content-Encoding", "identity").strip().lower()
         self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS) if coding in {"gzip", "x-gzip"} else None
         if self._decoder is None and coding not in {"identity", ""} and response.status == 200:
@@ -150,11 +154,14 @@ class Answer:
                     pass
 
     def _next(self) -> bytes:
-        if self._decoder is not None and self._decoder.unconsumed_tail:
-            return self._decoder.unconsumed_tail
+        if self._decoder is not None and (left := self._undecoded()):
+            return left
+        asked_at = time.monotonic()
         with _answers_in_time():
             # `None` where urllib3 has nothing any more.
             piece = self._response.read1(self._most()) or b""
+        # A client that reads slowly what is handed on to it is not the upstream's fault.
+        self._waited += time.monotonic() - asked_at
         self._taken += len(piece)
         if not piece and self._announced is not None and self._taken != self._announced:
             raise UpstreamFailed(f"the upstream announced {self._announced} bytes and sent {self._taken}")
@@ -170,9 +177,19 @@ class Answer:
         return min(PIECE, max(1, left - 1))
 
     def _check_rate(self) -> None:
-        seconds = time.monotonic() - self._began
+        seconds = self._waited
         if seconds > self._patience and self._taken < LEAST_RATE * seconds:
             raise UpstreamTimedOut(f"the upstream sent {self._taken} bytes in {seconds:.0f} s: that is too slow")
+
+    def _undecoded(self) -> bytes:
+        """What has come and was not decoded yet. Where a part of the coding ends another one may begin (RFC 1952, 2.2)."""
+        assert self._decoder is not None
+        if self._decoder.unconsumed_tail:
+            return self._decoder.unconsumed_tail
+        behind = self._decoder.unused_data
+        if behind:
+            self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        return behind
 
     def _decode(self, piece: bytes) -> bytes:
         assert self._decoder is not None
@@ -193,7 +210,7 @@ class Client:
 
     def __init__(self) -> None:
         self._logins = Logins()
-        self._managers: dict[tuple[str | None, int], urllib3.PoolManager] = {}
+        self._managers: dict[tuple[str | None, int, bool], urllib3.PoolManager] = {}
 
     @contextlib.contextmanager
     def get(self, upstream: Upstream, wanted: Wanted, line: Line, *, patient: bool = True) -> Iterator[Answer]:
@@ -257,7 +274,8 @@ class Client:
 
     def _follow_as(self, upstream: Upstream, wanted: Wanted, login: str | None) -> tuple[urllib3.BaseHTTPResponse, str]:
         method = wanted.method if wanted.body is None else "POST"
-        request = _Request(upstream, self._manager(upstream), method, lambda url: _headers(upstream, wanted, url, login), wanted.body)
+        managers = functools.partial(self._manager, upstream)
+        request = _Request(upstream, managers, method, lambda url: _headers(upstream, wanted, url, login), wanted.body)
         return request.follow(_address(upstream, wanted))
 
     def _ask_service(self, upstream: Upstream, service: str, login: str | None) -> bytes:
@@ -267,7 +285,7 @@ class Client:
             own = {"User-Agent": "Arkvory", "Accept": "application/json", "Accept-Encoding": "identity"}
             return own | ({"Authorization": login} if login is not None and origin(url) == origin(service) else {})
 
-        response, _ = _Request(upstream, self._manager(upstream), "GET", headers).follow(service)
+        response, _ = _Request(upstream, functools.partial(self._manager, upstream), "GET", headers).follow(service)
         try:
             with _answers_in_time():
                 body = response.read(MOST_BYTES)
@@ -276,13 +294,15 @@ class Client:
         _judge_service(response)
         return bytes(body)
 
-    def _manager(self, upstream: Upstream) -> urllib3.PoolManager:
+    def _manager(self, upstream: Upstream, outward: bool) -> urllib3.PoolManager:
+        """`outward`: it leads to nothing that is nobody's business but this machine's (`outward.py`)."""
         if upstream.http_proxy is not None:
             # Its login would stay in a kept one.
             return _through_proxy(upstream)
-        key = upstream.ca, upstream.connections
+        key = upstream.ca, upstream.connections, outward
         if key not in self._managers:
-            self._managers[key] = urllib3.PoolManager(16, maxsize=upstream.connections, ssl_context=_tls(upstream.ca))
+            kind = OutwardManager if outward else urllib3.PoolManager
+            self._managers[key] = kind(16, maxsize=upstream.connections, ssl_context=_tls(upstream.ca))
         return self._managers[key]
 
 
@@ -305,10 +325,10 @@ def _in_time(upstream: Upstream) -> gevent.Timeout:
 
 @dataclass(frozen=True)
 class _Request:
-    """How something is asked for: `headers` are those for an address."""
+    """How something is asked for: `headers` are those for an address, `managers` see `Client._manager`."""
 
     upstream: Upstream
-    manager: urllib3.PoolManager
+    managers: Callable[[bool], urllib3.PoolManager]
     method: str
     headers: Callable[[str], Mapping[str, str]]
     body: bytes | None = None
@@ -335,7 +355,18 @@ class _Request:
             return self._ask(url)
 
     def _ask(self, url: str) -> urllib3.BaseHTTPResponse:
-        return self.manager.urlopen(
+        """An upstream that lies inside itself may lead there; no other one. Raises UpstreamUnfit."""
+        if origin(url) == origin(self.upstream.url):
+            return self._send(url, outward=False)
+        try:
+            return self._send(url, outward=True)
+        except LeadsInside:
+            if not lies_inside(urlsplit(self.upstream.url).hostname or ""):
+                raise UpstreamUnfit("the upstream leads to an address of this machine, or of its link") from None
+        return self._send(url, outward=False)
+
+    def _send(self, url: str, *, outward: bool) -> urllib3.BaseHTTPResponse:
+        return self.managers(outward).urlopen(
             self.method, url, body=self.body, headers=self.headers(url), redirect=False, retries=_NO_RETRIES, preload_content=False,
             decode_content=False, timeout=Timeout(connect=self.upstream.connect_seconds, read=self.upstream.read_seconds),
         )  # fmt: skip
@@ -385,7 +416,7 @@ def _redirected(url: str, target: str) -> str:
     try:
         found = urljoin(url, target)
         parts = urlsplit(found)
-        sound = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        sound = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0 and found.isprintable()
     except ValueError:
         sound = False
     if not sound:
@@ -440,17 +471,23 @@ def _pause(headers: Mapping[str, str], status: int) -> float | None:
 
 
 def _seconds(value: str) -> float | None:
-    """Of Retry-After: a number of them, or a date."""
-    if value.strip().isdecimal():
-        return float(value)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (TypeError, ValueError, OverflowError):
-        return None
+    """Of Retry-After: a number of them, or a date; no more than anybody is kept waiting."""
+    value = value.strip()
+    if value.isascii() and value.isdecimal():
+        return min(LONGEST_PAUSE, float(value[:_LONGEST_LENGTH]))
+    moment = http_moment(value)
+    return None if moment is None else min(LONGEST_PAUSE, max(0.0, moment.timestamp() - time.time()))
 
 
-def _length(value: str | None) -> int | None:
-    return int(value) if value is not None and value.isascii() and value.isdecimal() else None
+def _length(response: urllib3.BaseHTTPResponse) -> int | None:
+    """Null where none is told. Raises UpstreamFailed where nobody can say which one is meant (RFC 9112, 6.3)."""
+    told = {each.strip() for header in response.headers.getlist("Content-Length") for each in header.split(",")}
+    value = told.pop() if len(told) == 1 else ""
+    if value.isascii() and value.isdecimal() and len(value) <= _LONGEST_LENGTH:
+        return int(value)
+    if (told or value) and response.status == 200:
+        raise UpstreamFailed("the upstream announces a length that is none")
+    return None
 
 
 def _short(value: str | None) -> str | None:

@@ -68,12 +68,19 @@ def freshness_of(row: Row[Any]) -> Freshness | None:
 
 
 def http_moment(text: str | None) -> datetime | None:
-    """A date as HTTP writes it; null for anything else."""
+    """A date as HTTP writes it, in UTC; null for anything else."""
     try:
-        moment = None if text is None else email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        return None if text is None else in_utc(email.utils.parsedate_to_datetime(text))
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return None if moment is None else moment.replace(tzinfo=moment.tzinfo or UTC)
+
+
+def in_utc(moment: datetime) -> datetime | None:
+    """What an upstream says of a time; without a zone UTC is meant. Null where that is before or after all years there are."""
+    try:
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except OverflowError:
+        return None
 
 
 def write(connection: Connection, repository_id: int, path: str, origin: Origin) -> None:

@@ -149,6 +149,6 @@ def _read(body: bytes) -> tuple[str, float]:
         token = seconds = None
     if not isinstance(token, str) or not 0 < len(token) <= LONGEST_TOKEN or not (token.isascii() and token.isprintable()) or " " in token:
         raise UpstreamFailed("the upstream's token service gives no token")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds:
         seconds = GOOD_SECONDS
-    return token, min(float(seconds), LONGEST_SECONDS)
+    return token, float(max(0, min(seconds, LONGEST_SECONDS)))

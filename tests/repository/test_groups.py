@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -525,3 +527,61 @@ def test_a_deleted_write_member_takes_the_setting_along(grouped: House) -> None:
     assert grouped.registry.show(ADMIN, "all").settings == {}
     with pytest.raises(NotAllowedHere):
         grouped.publish("a", b"1", "all")
+
+
+def changed(name: str, **values: Any) -> Callable[[House], None]:
+    return lambda house: house.change(name, **values)
+
+
+# What closes something, and what opens it again.
+CLOSINGS: dict[str, tuple[Callable[[House], Any], Callable[[House], Any]]] = {
+    "the group made private": (changed("all", public=False), changed("all", public=True)),
+    "the group offline": (changed("all", status="offline"), changed("all", status="online")),
+    "the member taken away": (changed("all", members=["two"]), changed("all", members=["two", "there"])),
+    "the member offline": (changed("there", status="offline"), changed("there", status="online")),
+    "the path blocked": (changed("there", settings={"block": ["file"]}), changed("there", settings={"block": None})),
+    "too young": (changed("there", settings={"minimum_age": 3}), changed("there", settings={"minimum_age": None})),
+    "the path held": (
+        lambda house: house.quarantine.hold(ADMIN, "there", "file", "looked at"),
+        lambda house: house.quarantine.release(ADMIN, "there", "file"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CLOSINGS)
+def test_closed_under_load_not_one_answer_is_late(house: House, upstream: FakeUpstream, kind: str) -> None:
+    """C8, for a file of a proxy through a group: while it is fetched, compared, handed on, or served because the upstream refuses."""
+    close, reopen = CLOSINGS[kind]
+    house.repository("two"), house.repository("there", kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0})
+    house.repository("all", kind="group", members=["two", "there"], public=True)
+    upstream.put("/file", LARGE, pause=0.002, etag='"v1"')
+    changes, answers, late, running = 0, 0, list[str](), True
+    closed_since: float | None = None
+
+    def read(form: dict[str, Any], whole: bool) -> None:
+        nonlocal answers
+        while running:
+            began = time.monotonic()
+            with contextlib.suppress(ArkvoryError):
+                found = house.parts.reader.find(Ask("raw", "all", "file", NOBODY, **form), whole=whole)
+                answers += 1
+                if closed_since is not None and began > closed_since:
+                    late.append(f"{found.told} after {time.monotonic() - closed_since:.3f} s")
+                if found.coming is not None:
+                    found.coming.close()
+            gevent.sleep(0.001)
+
+    readers = [gevent.spawn(read, {"bodiless": bodiless}, whole) for bodiless in (False, True) for whole in (False, True) for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while (changes < 5 or answers < 5) and time.monotonic() < deadline:
+        upstream.put("/file", LARGE[changes % 7 :], pause=0.002, etag=f'"{changes}"', status=(200, 200, 403, 200, 404)[changes % 5])
+        gevent.sleep(0.2)
+        close(house)
+        closed_since, changes = time.monotonic(), changes + 1
+        gevent.sleep(0.03)
+        closed_since = None
+        reopen(house)
+    running = False
+    gevent.joinall(readers, raise_error=True)
+    assert not late
+    assert changes >= 5 and answers >= 5

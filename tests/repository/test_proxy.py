@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,10 @@ from sqlalchemy import Connection
 
 from app.cache.snapshots import Snapshot
 from app.errors import ArkvoryError, NotFound, Quarantined, UpstreamFailed
-from app.repository.fetching import SMALL
+from app.repository.fetching import MOST_SPELLINGS, PLACES, SMALL
 from app.repository.publishing import Target
 from app.repository.reading import Ask, Draft, Found, Shelf
-from tests.support.house import ADMIN, House, eventually
+from tests.support.house import ADMIN, NOBODY, House, eventually
 from tests.support.upstreams import FakeUpstream, noise
 
 BODY, OTHER = noise(200_000), noise(150_000, 2)
@@ -402,3 +403,151 @@ def test_a_deleted_repository_takes_its_copies_along(proxied: House, upstream: F
     proxied.clean()
     proxied.clean()
     assert proxied.value("select (select count(*) from arkvory_freshness) + (select count(*) from arkvory_upstreams)") == 0
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("by_rule", [True, False])
+def test_what_is_held_while_it_comes_goes_to_nobody_who_asks_from_then_on(
+    house: House, upstream: FakeUpstream, stored: bool, by_rule: bool
+) -> None:
+    """W5, for bytes that another one is getting just now."""
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"caching": stored})
+    gate = Event()
+    upstream.put("/file", LARGE, gate=gate, piece=2 * SMALL)
+    began = find(house, "file", whole=False)
+    if by_rule:
+        house.quarantine.add_rule(ADMIN, "files", "fi*", None, "looked at")
+    else:
+        house.quarantine.hold(ADMIN, "files", "file", "looked at")
+    with pytest.raises(Quarantined):
+        streamed(house, "file")
+    with pytest.raises(Quarantined):
+        house.parts.reader.find(Ask("raw", "files", "file", ADMIN, bodiless=True), whole=False)
+    gate.set()
+    assert began.coming is not None
+    assert b"".join(began.coming.pieces(0, None)) == LARGE, "who had it begun gets it whole"
+    began.coming.close()
+    with pytest.raises(Quarantined):
+        streamed(house, "file")
+
+
+@pytest.mark.parametrize("change", [{"upstream_url": "/other"}, {"upstream": {"username": "u", "password": "p"}}])
+def test_what_the_former_upstream_has_not_the_new_one_may_have(house: House, upstream: FakeUpstream, change: dict[str, Any]) -> None:
+    """Its answer comes when it is not asked any more, or would be with other credentials."""
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"miss_ttl": 60, "mutable_ttl": 0})
+    upstream.put("/kept", BODY)
+    find(house, "kept")
+    gate = Event()
+
+    def late(asked: Any) -> None:
+        if asked.method == "GET":
+            gate.wait()
+
+    upstream.arrived = late
+    upstream.rules.clear()
+    asking = [gevent.spawn(how, house, path) for path in ("file", "kept")]
+    eventually(lambda: upstream.count("/file") == upstream.count("/kept", "GET") - 1 == 1)
+    house.change("files", **({"upstream_url": upstream.url + change["upstream_url"]} if "upstream_url" in change else change))
+    gate.set()
+    assert [each.get(timeout=5) for each in asking] == ["unavailable", "stale"]
+    upstream.arrived = lambda asked: None
+    for path in ("/file", "/kept", "/other/file", "/other/kept"):
+        upstream.put(path, OTHER)
+    assert [how(house, each) for each in ("file", "kept")] == ["miss", "miss"]
+
+
+def test_another_upstream_is_not_left_alone_for_what_the_former_one_did(house: House, upstream: FakeUpstream) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url)
+    upstream.put("/file", status=503, headers={"Retry-After": "200"})
+    upstream.put("/other/file", BODY)
+    assert [how(house, "file") for _ in range(2)] == ["upstream_busy", "upstream_busy"]
+    assert upstream.count("/file") == 1
+    house.change("files", settings={"miss_ttl": 5})
+    assert how(house, "file") == "upstream_busy", "other settings make no other upstream"
+    house.change("files", upstream_url=f"{upstream.url}/other")
+    assert how(house, "file") == "miss"
+
+
+def test_who_waits_for_a_slow_upstream_takes_no_place_from_others(
+    house: House, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crowd that wants many files of one upstream, which has few connections, and never answers."""
+    monkeypatch.setattr("app.upstream.breaker.CONNECTION_WAIT_SECONDS", 4.0)
+    other = FakeUpstream().start()
+    try:
+        house.repository("slow", kind="proxy", upstream_url=upstream.url, upstream={"connections": 2})
+        house.repository(kind="proxy", upstream_url=other.url)
+        upstream.arrived = lambda asked: gevent.sleep(60)
+        other.put("/file", BODY)
+        ask = house.parts.reader.find
+        crowd = [gevent.spawn(ask, Ask("raw", "slow", f"file-{number}", ADMIN)) for number in range(2 * PLACES)]
+        eventually(lambda: house.parts.fetches.running == 2 * PLACES and upstream.connections == 2)
+        with gevent.Timeout(2):
+            assert how(house, "file") == "miss"
+        gevent.killall(crowd)
+        upstream.stop()
+        eventually(lambda: house.parts.fetches.running == 0)
+    finally:
+        other.stop()
+
+
+def test_what_is_not_to_be_had_is_served_from_the_copy_to_those_who_may_still_read(house: House, upstream: FakeUpstream) -> None:
+    """C8: a slow upstream fails after the repository was closed, or the copy held."""
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0}, public=True)
+    house.repository("all", kind="group", members=["files"], public=True)
+    upstream.put("/file", BODY)
+
+    def read(repository: str) -> str:
+        try:
+            told = house.parts.reader.find(Ask("raw", repository, "file", NOBODY)).told
+        except ArkvoryError as error:
+            return error.code
+        assert told is not None
+        return told.how
+
+    def closing() -> None:
+        house.change("all", public=False)
+        house.change("files", public=False)
+
+    assert read("files") == "miss"
+    upstream.put("/file", status=500, delay=0.5)
+    asking = [gevent.spawn(read, name) for name in ("files", "all")]
+    gevent.sleep(0.2)
+    closing()
+    assert [each.get(timeout=5) for each in asking] == ["unauthenticated", "unauthenticated"]
+    house.change("all", public=True)
+    asking = [gevent.spawn(read, "all")]
+    gevent.sleep(0.2)
+    house.quarantine.hold(ADMIN, "files", "file", "looked at")
+    assert asking[0].get(timeout=5) == "quarantined"
+
+
+def test_misses_of_one_path_by_many_spellings_are_bounded(proxied: House, upstream: FakeUpstream) -> None:
+    spellings = ["".join(each) for each in itertools.product(("+", "%2B"), repeat=6)]
+    for spelling in spellings:
+        with pytest.raises(NotFound):
+            find(proxied, "++++++", spelling)
+    misses = proxied.parts.cache.misses
+    (key,) = {key for tag in misses.tags for key in misses.tagged(tag)}
+    known = misses.peek(key)
+    assert known is not None and 1 <= len(known) <= MOST_SPELLINGS
+    asked = len(upstream.asked)
+    with pytest.raises(NotFound):
+        find(proxied, "++++++", spellings[-1])
+    assert len(upstream.asked) == asked
+
+
+@pytest.mark.parametrize("told", [f"Fri, 31 Dec {year} 23:59:59 GMT" for year in (9999, 10**19)])
+@pytest.mark.parametrize("days", [0, 7])
+def test_no_date_of_an_upstream_breaks_anything(house: House, upstream: FakeUpstream, told: str, days: int) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"minimum_age": days})
+    upstream.put("/file", BODY, headers={"Last-Modified": told})
+    assert how(house, "file") in ({"too_young"} if days else {"miss"})
+    assert how(house, "file") in ({"too_young"} if days else {"hit"})
+
+
+@pytest.mark.parametrize(("path", "target"), [("?", "/%3F"), ("a?b", "/a%3Fb"), ("a#b", "/a%23b"), ("a%41", "/a%2541"), ("a b", "/a%20b")])
+def test_without_a_spelling_it_is_asked_for_what_was_meant(proxied: House, upstream: FakeUpstream, path: str, target: str) -> None:
+    upstream.put(target, BODY)
+    assert find(proxied, path).gate.path == path
+    assert {each.target for each in upstream.asked} == {target}

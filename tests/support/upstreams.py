@@ -57,8 +57,9 @@ class Asked:
 class FakeUpstream:
     """Speaks HTTP/1.1; an ETag in a rule's headers makes conditional requests work."""
 
-    def __init__(self, certificate: Pair | None = None) -> None:
+    def __init__(self, certificate: Pair | None = None, host: str = "127.0.0.1") -> None:
         """With a certificate it speaks https."""
+        self._host = host
         self._tls = None if certificate is None else certificate.server()
         self.rules: dict[str, list[Rule]] = {}
         self.asked: list[Asked] = []
@@ -69,13 +70,13 @@ class FakeUpstream:
 
     @property
     def url(self) -> str:
-        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}"
+        return f"{'http' if self._tls is None else 'https'}://{self._host}:{self._port}"
 
     def start(self) -> FakeUpstream:
         """Again at the same port, after `stop`."""
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self._port))
+        listener.bind((self._host, self._port))
         listener.listen(256)
         self._port = listener.getsockname()[1]
         self._server = StreamServer(listener, self._serve, spawn=Pool(), **({} if self._tls is None else {"ssl_context": self._tls}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import tracemalloc
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from gevent import socket
 from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut
 from app.upstream.breaker import FAILURES, Line
 from app.upstream.client import Client, Wanted
+from app.upstream.outward import is_inside
 from app.upstream.upstream import Upstream
 from tests.support.upstreams import FakeUpstream, noise
 
@@ -282,3 +284,102 @@ def test_a_connection_is_used_again_also_after_an_absence_and_no_change(upstream
             while not answer.unchanged and not answer.absent and answer.read():
                 pass
     assert (len(upstream.asked), upstream.connections) == (4, 1)
+
+
+@pytest.mark.parametrize("told", ["300000, 5", "5, 300000", "none", "-5", "+5", "9" * 40, "9" * 5000, "\xb2"])
+def test_a_length_that_is_none_is_no_length(upstream: FakeUpstream, told: str) -> None:
+    """RFC 9112, 6.3: nobody can say where such a body ends."""
+    upstream.put("/file", BODY, endless=True, headers={"Content-Length": told})
+    with gevent.Timeout(5), pytest.raises(UpstreamFailed):
+        fetch(upstream)
+    upstream.put("/file", BODY, endless=True, headers={"Content-Length": f"{len(BODY)}, {len(BODY)}"})
+    assert fetch(upstream) == BODY
+
+
+def test_a_coding_of_several_parts_is_decoded_whole(upstream: FakeUpstream) -> None:
+    """RFC 1952, 2.2: what follows the first part is no rest to be dropped."""
+    parts = [BODY[start : start + 1000] for start in range(0, 100_000, 1000)]
+    upstream.put("/file", b"".join(map(gzip.compress, parts)), headers={"Content-Encoding": "gzip"}, piece=777)
+    assert fetch(upstream) == BODY[:100_000]
+    for wrong in (gzip.compress(BODY) + b"no part of it", gzip.compress(BODY) + gzip.compress(BODY)[:-9]):
+        upstream.put("/file", wrong, headers={"Content-Encoding": "gzip"})
+        with pytest.raises(UpstreamFailed):
+            fetch(upstream)
+
+
+@pytest.mark.parametrize("told", ["9" * 30, "9" * 1000, "Fri, 31 Dec 9999 23:59:59 GMT", "Fri, 31 Dec 99999999999999999999 23:59:59 GMT"])
+def test_no_upstream_keeps_anybody_waiting_for_ever(upstream: FakeUpstream, told: str) -> None:
+    upstream.put("/file", status=503, headers={"Retry-After": told})
+    with pytest.raises(UpstreamFailed) as refused:
+        fetch(upstream)
+    assert refused.value.retry_after <= 300
+
+
+def test_a_client_that_reads_slowly_is_not_the_upstreams_fault(upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is handed on without being stored is read at the client's own speed."""
+    monkeypatch.setattr("app.upstream.client.PIECE", 300)
+    upstream.put("/file", BODY[:1000])
+    line, found = Line("it", 1), b""
+    with Client().get(Upstream(upstream.url, connect_seconds=0.3, read_seconds=0.3), Wanted("file"), line) as answer:
+        while piece := answer.read():
+            found += piece
+            gevent.sleep(0.7)
+    assert found == BODY[:1000]
+    assert line.breaker.failures == 0
+
+
+@pytest.fixture
+def outside() -> Iterator[FakeUpstream]:
+    """An upstream that is not at an address of the loop."""
+    running = FakeUpstream(host=own_address()).start()
+    yield running
+    running.stop()
+
+
+def own_address() -> str:
+    """That of this machine by which it reaches others; nothing is sent."""
+    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but that of the loop")
+        return str(probe.getsockname()[0])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_an_upstream_elsewhere_leads_to_nothing_inside(outside: FakeUpstream, upstream: FakeUpstream, host: str) -> None:
+    """What only this machine can reach is nobody else's to have: by a redirect, or by an address in an index."""
+    upstream.put("/secret", BODY)
+    secret = f"http://{host}:{upstream.url.rpartition(':')[2]}/secret"
+    outside.put("/file", status=302, headers={"Location": secret})
+    line = Line("it", 8)
+    for path in ("file", secret):
+        with pytest.raises(UpstreamFailed, match="leads to an address of this machine"):
+            fetch(outside, path, line)
+    assert not upstream.asked, "nothing was sent there"
+    assert line.breaker.failures == 0, "its health is not in question"
+
+
+def test_an_upstream_inside_may_lead_inside_and_any_to_the_outside(outside: FakeUpstream, upstream: FakeUpstream) -> None:
+    outside.put("/there", BODY)
+    upstream.put("/file", status=302, headers={"Location": f"{outside.url}/there"})
+    assert fetch(upstream) == BODY
+    other = FakeUpstream().start()
+    try:
+        other.put("/there", BODY)
+        upstream.put("/file", status=302, headers={"Location": f"{other.url}/there"})
+        assert fetch(upstream) == BODY
+    finally:
+        other.stop()
+
+
+@pytest.mark.parametrize(
+    ("address", "inside"),
+    [
+        ("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("169.254.169.254", True), ("fe80::1%eth0", True), ("0.0.0.0", True),
+        ("::ffff:169.254.169.254", True), ("fd00:ec2::254", True), ("100.100.100.200", True), ("10.0.0.1", False), ("192.0.2.7", False),
+        ("2001:db8::1", False), ("fd12::1", False),
+    ],
+)  # fmt: skip
+def test_what_lies_inside(address: str, inside: bool) -> None:
+    assert is_inside(address) is inside

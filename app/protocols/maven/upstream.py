@@ -22,9 +22,8 @@ import gevent
 
 from app.errors import Invalid, NotFound, TooLarge, UpstreamFailed, UpstreamUnfit
 from app.protocols.maven.names import ALGORITHMS, SIGNATURE, Catalog, File, Metadata, Other, Sidecar, is_snapshot, parse_any
-from app.protocols.maven.uploads import MOST_SIDECAR, check_metadata, checksum_in, content_type_of, new_file
+from app.protocols.maven.uploads import MOST_METADATA, MOST_SIDECAR, check_metadata, checksum_in, content_type_of, new_file
 from app.repository.dialects import Library, Order, Plan
-from app.repository.fetching import NotStorable
 from app.repository.publishing import NewFile
 from app.upload.receiving import Received
 from app.upstream.client import Arrived
@@ -56,7 +55,7 @@ class Upstreams:
         address = parse_any(order.path)
         if isinstance(address, Sidecar):
             # Asked for only where nothing is stored.
-            return Plan(order.spelling, content_type="text/plain", told=_not_to_be_stored, **_release(address.of))
+            return Plan(order.spelling, content_type="text/plain", kept=False, **_release(address.of))
         if isinstance(address, Other) and not _EXTENSION.search(order.path):
             raise NotFound(address.reason)
         return Plan(
@@ -65,6 +64,7 @@ class Upstreams:
             content_type=content_type_of(order.path),
             checksums=ALGORITHMS,
             whole=isinstance(address, Metadata),
+            at_most=MOST_METADATA if isinstance(address, Metadata) else None,
             **_release(address),
             told=_told,
             accept=functools.partial(_accept, library, order, address),
@@ -76,10 +76,6 @@ def _release(address: Stored) -> Mapping[str, Any]:
     if isinstance(address, File):
         return {"name": address.package, "version": address.base_version}
     return {"ageless": isinstance(address, Metadata | Catalog)}
-
-
-def _not_to_be_stored(_head: Arrived) -> Mapping[str, str]:
-    raise NotStorable
 
 
 def _told(head: Arrived) -> Mapping[str, str]:

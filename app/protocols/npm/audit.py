@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,11 @@ from app.http.parts import parts
 from app.http.reads import Asked, Description, DocumentRead, Read
 from app.protocols.npm.answers import FRESH, answer
 from app.protocols.npm.blueprint import FORMAT, blueprint, reads
+from app.protocols.npm.hosted import held_by
 from app.protocols.npm.portions import dumps
 from app.protocols.npm.received import parsed
 from app.protocols.npm.upstream import KEYS
-from app.repository.reading import Ask, Document, Draft, Merged, Shelf
+from app.repository.reading import Ask, Document, Draft, Merged, Shelf, check_online, is_online
 from app.upstream.client import Wanted
 
 # Of a body as it is sent, and unpacked; and of an upstream's answer.
@@ -63,12 +64,16 @@ def _audited(repository: str, path: str) -> Response:
     told = _object(_told())
     asked = _without(told, _held(members, told), path) if len(members) > 1 else told
     known = [_AUDITORS[each.kind](each, path, asked if each.kind == "proxy" else told) for each in _auditors(members)]
+    known = known or [_nothing_known(None, path, told)]
     return answer(_merged(known) if path == BULK else known[0])
 
 
 def _auditors(members: Sequence[Snapshot]) -> Sequence[Snapshot]:
-    """Those with an upstream know more than those without."""
-    return [each for each in members if each.upstream_url is not None] or members[:1]
+    """Of those that are online. Those with an upstream know more than those without. Raises RepositoryOffline where none is."""
+    there = [each for each in members if is_online(each)]
+    if members and not there:
+        check_online(members[0])
+    return [each for each in there if each.upstream_url is not None] or there[:1]
 
 
 def _merged(known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -76,16 +81,18 @@ def _merged(known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         return known[0]
     found: dict[str, list[Any]] = {}
     for name, advisories in (item for each in known for item in each.items()):
-        there = found.setdefault(name, [])
-        there += [each for each in advisories if each not in there]
+        found[name] = _each_once([*found.get(name, ()), *advisories])
     return found
 
 
+def _each_once(things: Iterable[Any]) -> list[Any]:
+    """In their order; what upstreams tell is compared as text, since there may be a lot of it."""
+    return list({dumps(each): each for each in things}.values())
+
+
 def _held(members: Sequence[Snapshot], told: Mapping[str, Any]) -> frozenset[str]:
-    """Names in an audit that hosted members hold."""
-    ids = [each.id for each in members if each.upstream_url is None]
     with parts().database.read() as connection:
-        return frozenset(connection.execute(_HELD, {"ids": ids, "names": sorted(_names(told))}).scalars())
+        return held_by(connection, members, _names(told))
 
 
 def _names(told: Any) -> set[str]:
@@ -120,7 +127,7 @@ def _pruned(tree: Mapping[str, Any], names: frozenset[str], depth: int) -> Mappi
     return kept
 
 
-def _nothing_known(snapshot: Snapshot, path: str, told: Mapping[str, Any]) -> Mapping[str, Any]:
+def _nothing_known(snapshot: Snapshot | None, path: str, told: Mapping[str, Any]) -> Mapping[str, Any]:
     if path == BULK:
         if any(not isinstance(versions, list) for versions in told.values()):
             raise Invalid("the body is an object of versions by package")
@@ -138,9 +145,12 @@ def _passed_on(snapshot: Snapshot, path: str, asked: Mapping[str, Any]) -> Mappi
     if told is None:
         raise NotFound(f"the upstream of {snapshot.name!r} makes no such audits")
     try:
-        return _object(told)
+        found = _object(told)
     except Invalid:
         raise UpstreamUnfit("what the upstream answers to the audit is no JSON object") from None
+    if path == BULK and not all(isinstance(each, list) for each in found.values()):
+        raise UpstreamUnfit("what the upstream answers to the audit are no advisories by package")
+    return found
 
 
 # By kind of repository.
@@ -223,10 +233,9 @@ class KeysDocument(Merged):
         """All of them, each once."""
 
         def write() -> bytes:
-            found = [key for each in parts for key in each()]
-            return dumps({"keys": [each for at, each in enumerate(found) if each not in found[:at]]})
+            return dumps({"keys": _each_once(key for each in parts for key in each())})
 
-        return Draft(write, long=False)
+        return Draft(write, long=True)
 
 
 class _NoKeys:
@@ -256,8 +265,4 @@ class _Upstreams:
 
 
 _KEYRINGS: Mapping[str, _NoKeys | _Upstreams] = {"hosted": _NoKeys(), "proxy": _Upstreams()}
-_HELD = text(
-    "select distinct p.name from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id "
-    "where p.repository_id = any(:ids) and p.name = any(:names)"
-)
 _BLOB = text("select blob_id from arkvory_artifacts where repository_id = :id and path = :path")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from app.cache.snapshots import Snapshot
 from app.errors import NotFound
 from app.http.responses import json_time
 from app.protocols.npm.fragments import ADDRESS, manifest_of
-from app.protocols.npm.names import highest, tarball_path
+from app.protocols.npm.names import highest, is_name, tarball_path
 from app.protocols.npm.portions import Held, Names, Portion, Read, Wanted, members, separated
 from app.repository.reading import Shelf
 
@@ -30,6 +30,18 @@ MANY = 200
 PIECE = 1_000_000
 # What a packument says of the package itself is what its latest version says.
 _OF_THE_LATEST = ("description", "homepage", "keywords", "repository", "contributors", "author", "bugs", "license", "readmeFilename")
+
+
+def held_by(connection: Connection, members: Iterable[Snapshot], names: Iterable[str]) -> frozenset[str]:
+    """Those of these names that hosted members of a group hold, whatever of them is shown."""
+    values = {"ids": [each.id for each in members if each.upstream_url is None], "names": sorted(filter(is_name, names))}
+    return frozenset(connection.execute(_HELD, values).scalars())
+
+
+_HELD = text(
+    "select distinct p.name from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id "
+    "where p.repository_id = any(:ids) and p.name = any(:names)"
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from app.repository.names import INTERNAL
 from app.storage import OpenBlob
 from app.upload.archives.readers import Died, Readers
 from app.upload.archives.tars import Unreadable
+from app.upstream.freshness import in_utc
 
 readers = Readers(packuments.__name__, semver)
 _PIECE = 1024 * 1024
@@ -61,10 +62,9 @@ class Place(NamedTuple):
 def moment_of(published: str | None) -> datetime | None:
     """Null for what is no time."""
     try:
-        found = datetime.fromisoformat(published or "")
+        return in_utc(datetime.fromisoformat(published or ""))
     except ValueError:
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,10 +24,11 @@ from app.http.responses import json_time
 from app.protocols.npm.answers import answer
 from app.protocols.npm.blueprint import FORMAT, blueprint
 from app.protocols.npm.fragments import manifest_of
+from app.protocols.npm.hosted import held_by
 from app.protocols.npm.kept import INDEXES, moment_of
 from app.protocols.npm.names import scope_of, tarball_path
 from app.protocols.npm.received import parsed
-from app.repository.reading import Ask, check_online
+from app.repository.reading import Ask, check_online, is_online
 from app.repository.withholding import Judge
 from app.upstream.client import Wanted
 
@@ -61,7 +63,8 @@ def search(repository: str) -> Response:
         check_online(snapshot)
         grant = house.access.grant_now(connection, who, snapshot, READ)
     members = [snapshot] if snapshot.kind in _KNOWN else house.reader.repositories(Ask(FORMAT, repository, "", who))
-    return answer(_one_of_each([_searched(repository, each, grant, words) for each in members]))
+    told = [(each, _searched(repository, each, grant, words)) for each in members if is_online(each)]
+    return answer(_one_of_each(_shielded(members, told)))
 
 
 def _searched(repository: str, member: Snapshot, grant: Grant, words: list[str]) -> Mapping[str, Any]:
@@ -75,13 +78,29 @@ def _searched(repository: str, member: Snapshot, grant: Grant, words: list[str])
         return _answered(connection, repository, words, known)
 
 
+def _shielded(members: Sequence[Snapshot], told: Sequence[tuple[Snapshot, Mapping[str, Any]]]) -> Sequence[Mapping[str, Any]]:
+    """Of names that hosted members hold, nothing that upstreams say."""
+    names = {_name(each) for member, one in told if member.upstream_url is not None for each in one["objects"]}
+    if len(members) == 1 or not names:
+        return [one for _, one in told]
+    with parts().database.read() as connection:
+        held = held_by(connection, members, names)
+    return [one if member.upstream_url is None else _but(one, held) for member, one in told]
+
+
+def _but(one: Mapping[str, Any], names: AbstractSet[str]) -> Mapping[str, Any]:
+    return {**one, "objects": [each for each in one["objects"] if _name(each) not in names]}
+
+
 def _one_of_each(told: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The first that has a package wins, as in the group's documents."""
     if len(told) == 1:
         return told[0]
+    if not told:
+        return {"objects": [], "total": 0, "time": _NEVER}
     found = {each["package"]["name"]: each for one in reversed(told) for each in one["objects"]}
     names = dict.fromkeys(each["package"]["name"] for one in told for each in one["objects"])
-    return {**told[0], "objects": [found[name] for name in names], "total": max(len(names), *(int(each.get("total", 0)) for each in told))}
+    return {**told[0], "objects": [found[name] for name in names], "total": max(len(names), *(each["total"] for each in told))}
 
 
 def _answered(connection: Connection, repository: str, words: list[str], known: list[_Found]) -> dict[str, Any]:
@@ -101,11 +120,21 @@ def _passed_on(snapshot: Snapshot, grant: Grant) -> dict[str, Any] | None:
     wanted = Wanted(f"-/v1/search?{query}", headers={"Accept": "application/json", "Accept-Encoding": "gzip"})
     try:
         told = parsed(parts().fetches.ask(snapshot, wanted, MOST_ANSWER) or b"null")
-        packages = [(each, each["package"]) for each in told["objects"] if _may_read(grant, each["package"]["name"])]
-        objects = [each for each, it in packages if _is_let_out(snapshot, it["name"], it.get("version"), it.get("date"))]
-    except (UpstreamFailed, Invalid, TypeError, KeyError):
+        packages = [(each, _name(each), each["package"]) for each in told["objects"]]
+        let_out = [each for each, name, it in packages if _is_let_out(snapshot, name, it.get("version"), it.get("date"))]
+        objects = [each for each in let_out if _may_read(grant, _name(each))]
+        total = int(told.get("total", len(objects)))
+    except (UpstreamFailed, Invalid, TypeError, KeyError, ValueError, AttributeError, OverflowError):
         return None
-    return {**told, "objects": objects}
+    return {**told, "objects": objects, "total": total}
+
+
+def _name(found: Any) -> str:
+    """Raises TypeError or KeyError for what is no package."""
+    name = found["package"]["name"]
+    if not isinstance(name, str):
+        raise TypeError("a package's name is no text")
+    return name
 
 
 def _is_let_out(snapshot: Snapshot, package: str, version: object, date: object) -> bool:

@@ -19,8 +19,8 @@ from urllib.parse import quote, urljoin, urlsplit
 import gevent
 
 from app.errors import Invalid, NotFound, UpstreamUnfit
-from app.protocols.npm.kept import INDEXES, Kept, Source, index_path, moment_of, remake
-from app.protocols.npm.names import PROVENANCE, Tarball, is_name, parse, version_of
+from app.protocols.npm.kept import INDEXES, MOST_BYTES, Kept, Source, index_path, moment_of, remake
+from app.protocols.npm.names import PROVENANCE, Tarball, is_name, parse, tarball_path, version_of
 from app.protocols.npm.received import parsed
 from app.protocols.npm.uploads import TARBALL_TYPE
 from app.repository.dialects import Library, Order, Plan
@@ -31,7 +31,7 @@ from app.upstream.upstream import origin
 
 # Where a registry says what it signs with; also the path at which it is kept.
 KEYS = "-/npm/v1/keys"
-MOST_JSON = 4 * 1024 * 1024
+MOST_JSON, MOST_KEYS = 4 * 1024 * 1024, 256 * 1024
 # The strongest first; how many bytes their hashes have.
 _ALGORITHMS = {"sha512": 64, "sha384": 48, "sha256": 32, "sha1": 20}
 _SHASUM = re.compile(r"[0-9a-f]{40}")
@@ -47,7 +47,7 @@ class Registry:
         if path.startswith(INDEXES) and is_name(path.removeprefix(INDEXES)):
             return _packument(path.removeprefix(INDEXES))
         if path == KEYS:
-            return Plan(KEYS, headers=_ACCEPTED, ageless=True, accept=partial(_document, order, "keys"))
+            return Plan(KEYS, headers=_ACCEPTED, ageless=True, at_most=MOST_KEYS, accept=partial(_document, order, "keys"))
         address = parse(path.removesuffix(PROVENANCE))
         if not isinstance(address, Tarball):
             raise NotFound(f"there is no {path!r}")
@@ -64,7 +64,8 @@ class _Known(NamedTuple):
 
 def _packument(package: str) -> Plan:
     return Plan(
-        package.replace("/", "%2F"), headers=_ACCEPTED, ageless=True, remade=partial(remake, package), accept=partial(_index, package)
+        package.replace("/", "%2F"), headers=_ACCEPTED, ageless=True, at_most=MOST_BYTES, remade=partial(remake, package),
+        accept=partial(_index, package),
     )  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def _details(path: Path) -> dict[str, Any]:
 
 
 def _look_up(library: Library, order: Order, address: Tarball) -> _Known:
-    """What the packument says of a tarball. Raises NotFound."""
+    """What the packument says of a tarball, by its name here or by the upstream's own. Raises NotFound."""
     absent = NotFound(f"there is no {order.path!r} in repository {order.snapshot.name!r}")
     try:
         blob = library.open(index_path(address.package))
@@ -110,8 +111,10 @@ def _tarball(order: Order, package: str, known: _Known) -> Plan:
         raise UpstreamUnfit(f"the upstream says that {order.path!r} is at another server, and no digest of it")
     digests = {algorithm: values[0]} if len(values) == 1 else {}
     accept = partial(_file, order, source.version, algorithm, values)
+    own = tarball_path(package, source.version)
     return Plan(
-        where, digests=digests, lasting=True, published_at=known.published, name=package, version=source.version, accept=accept
+        where, digests=digests, lasting=True, published_at=known.published, name=package, version=source.version, accept=accept,
+        kept=order.path == own, alias_of="" if order.path == own else own,
     )  # fmt: skip
 
 
@@ -136,13 +139,11 @@ def _attestations(order: Order, source: Source) -> Plan:
         raise NotFound(f"the upstream has no attestations of {order.path.removesuffix(PROVENANCE)!r}")
     upstream = str(order.snapshot.upstream_url)
     where = urljoin(upstream, _quoted(urlsplit(source.attestations).path))
-    return Plan(where, headers=_ACCEPTED, ageless=True, accept=partial(_document, order, "attestations"))
+    return Plan(where, headers=_ACCEPTED, ageless=True, at_most=MOST_JSON, accept=partial(_document, order, "attestations"))
 
 
 def _document(order: Order, key: str, received: Received, head: Arrived) -> NewFile:
     """A JSON object with a list under that key, as it came."""
-    if received.size > MOST_JSON:
-        raise UpstreamUnfit(f"what the upstream sent for {order.path!r} has {received.size} bytes")
     try:
         document = parsed(received.path.read_bytes())
     except Invalid:

@@ -19,6 +19,8 @@ from app.database.engines import all_rows
 from app.errors import NotFound
 from app.protocols.oci.manifests import OCI_INDEX
 from app.protocols.oci.names import MANIFESTS, is_tag, manifest_path, reference_of, referrers_path, tags_path
+from app.repository.fetching import UPSTREAM
+from app.repository.quarantine import Barred, barred_below
 from app.repository.reading import Draft, Headers, Merged, Shelf
 from app.repository.withholding import Judge
 from app.storage import OpenBlob
@@ -32,6 +34,8 @@ MOST_REFERRERS_BYTES = 3 * 1024 * 1024
 LONG = 1000
 _DESCRIPTOR_BYTES = 400
 _SPACES = re.compile(r"\s*")
+# As the image specification writes them, whatever the algorithm: they stand in addresses.
+_DIGEST = re.compile(r"[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[A-Za-z0-9=_-]{1,256}")
 
 
 @dataclass(frozen=True)
@@ -200,8 +204,12 @@ def _is_tag(item: Any) -> bool:
     return isinstance(item, str) and is_tag(item)
 
 
+def _is_digest(item: Any) -> bool:
+    return isinstance(item, str) and _DIGEST.fullmatch(item) is not None
+
+
 def _by_digest(found: Iterable[Any]) -> dict[str, Any]:
-    return {each["digest"]: each for each in found if isinstance(each, dict) and isinstance(each.get("digest"), str)}
+    return {each["digest"]: each for each in found if isinstance(each, dict) and _is_digest(each.get("digest"))}
 
 
 def next_link(path: str, arguments: Mapping[str, Any]) -> tuple[str, str]:
@@ -252,22 +260,22 @@ def _content(connection: Connection, snapshot: Snapshot) -> int:
 
 @dataclass(frozen=True)
 class _Withheld:
-    """Tags and digests of a proxy's image that no list shows: held ones, whether they are here or not; those that its rules leave out; of
-    those that are here, too young ones."""
+    """Tags and digests of a proxy's image that no list shows: those that are held, or will be when they are fetched; those that its rules
+    leave out; of those that are here, too young ones."""
 
     image: str
     judge: Judge
-    held: frozenset[str]
+    barred: Barred
     copies: Mapping[str, Any]
 
     @classmethod
     def of(cls, connection: Connection, snapshot: Snapshot, image: str) -> _Withheld:
         judge, copies = Judge(snapshot), {}
         values = {"id": snapshot.id, "first": f"{image}/{MANIFESTS}/", "last": f"{image}/{MANIFESTS}0"}
-        held = frozenset(connection.execute(_HELD, values).scalars())
+        barred = barred_below(connection, snapshot.id, f"{image}/{MANIFESTS}/", UPSTREAM)
         if not judge.is_idle:
             copies = {row.path: row.metadata for row in all_rows(connection.execute(_COPIES, values))}
-        return cls(image, judge, held, copies)
+        return cls(image, judge, barred, copies)
 
     def told(self, there: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset[str]]:
         """What is shown of what is there, and the names of the rest."""
@@ -276,7 +284,7 @@ class _Withheld:
 
     def _withholds(self, reference: str) -> bool:
         path = manifest_path(self.image, reference)
-        return path in self.held or self.judge.leaves_out_copy(path, self.copies.get(path, {}))
+        return self.barred.holds(path) or self.judge.leaves_out_copy(path, self.copies.get(path, {}))
 
 
 def _fitting(descriptors: Sequence[Any]) -> int:
@@ -293,7 +301,6 @@ def _descriptor(row: Row[Any]) -> dict[str, Any]:
     return {"mediaType": row.content_type, "size": row.size, "digest": reference_of(row.path)} | (row.details or {})
 
 
-_HELD = text("select path from arkvory_holds where repository_id = :id and path > :first and path < :last")
 _COPIES = text(
     "select path, metadata - 'details' as metadata from arkvory_artifacts where repository_id = :id and path > :first and path < :last"
 )

@@ -7,19 +7,20 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import gevent
 import packaging
 from gevent.lock import BoundedSemaphore
 
-from app.errors import Unavailable, UpstreamFailed
+from app.errors import Unavailable, UpstreamUnfit
 from app.protocols.pypi import pages
 from app.protocols.pypi.metadata import ProjectFile, ProjectStatus
 from app.repository.reading import Brought
 from app.upload.archives.readers import Readers
 from app.upload.archives.tars import MIB, Unreadable
+from app.upstream.freshness import in_utc
 
 # JSON up to here is read in a thread: what it takes grows with it alone. Longer pages, and HTML, have a process.
 SHORT = MIB // 2
@@ -49,7 +50,7 @@ class Listing:
 
 
 def listing_of(page: Brought, project: str, filename: str | None = None) -> Listing:
-    """All of a page, or what it says of one file. Raises UpstreamFailed, and Unavailable when it could not be looked into."""
+    """All of a page, or what it says of one file. Raises UpstreamUnfit, and Unavailable when it could not be looked into."""
     try:
         _check_size(page, pages.MOST_BYTES)
         if page.size <= SHORT and pages.is_json(os.pread(page.fd, 1024, 0)):
@@ -57,7 +58,7 @@ def listing_of(page: Brought, project: str, filename: str | None = None) -> List
             return found
         answer = _answer(page, ["page", page.address, project, filename])
     except Unreadable as error:
-        raise UpstreamFailed(f"the upstream's page of {project!r} {error}") from None
+        raise UpstreamUnfit(f"the upstream's page of {project!r} {error}") from None
     long: Listing = _apart(_long_listing, answer)
     return long
 
@@ -84,7 +85,7 @@ def _asked_of(index: Brought, question: list[str | None]) -> bytes:
         _check_size(index, pages.MOST_INDEX_BYTES)
         return _answer(index, question)
     except Unreadable as error:
-        raise UpstreamFailed(f"the upstream's index {error}") from None
+        raise UpstreamUnfit(f"the upstream's index {error}") from None
 
 
 def _check_size(page: Brought, most: int) -> None:
@@ -150,7 +151,6 @@ def _listed(fact: Mapping[str, Any]) -> Listed:
 def _time(text: str | None) -> datetime | None:
     """PEP 700: `yyyy-mm-ddThh:mm:ss.ffffffZ`; without a zone UTC is meant. Null for what is no time."""
     try:
-        at = None if text is None else datetime.fromisoformat(text)
-        return None if at is None else at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
+        return None if text is None else in_utc(datetime.fromisoformat(text))
+    except ValueError:
         return None

@@ -246,3 +246,23 @@ def test_two_hosted_members_and_one_document(room: Room) -> None:
     assert sorted(told["versions"]) == ["1.0.0", "1.1.0", "1.2.0"]
     assert told["versions"]["1.1.0"]["dist"]["shasum"] == dist_of(data)["shasum"]
     assert room.once("p/-/p-1.1.0.tgz").data == data
+
+
+@pytest.mark.parametrize("status", ["online", "offline"])
+def test_private_names_are_told_to_nobody_and_found_nowhere_else(room: Room, status: str) -> None:
+    """Shield, for what is neither document nor file, and whether the member that holds the name is online or not."""
+    room.own("own-lib", "1.0.0")
+    found = {"objects": [{"package": {"name": name, "version": "6.6.6"}} for name in ("own-lib", "theirs")], "total": 2}
+    for upstream in (room.near, room.far):
+        upstream.put(f"/{BULK}", b"{}", headers=test_proxy.JSON)
+        upstream.put("/-/v1/search?text=lib", json.dumps(found).encode())
+    room.registry().update(ADMIN, "all", RepositoryChange({"members": ["near", "far", "own"]}))
+    room.registry().update(ADMIN, "own", RepositoryChange({"status": status}))
+    asked = {"own-lib": ["1.0.0"], "theirs": ["2.0.0"], "no\u0000name": [], "\ud800": []}
+    assert room.once(BULK, "POST", data=json.dumps(asked)).json == {}
+    for upstream in (room.near, room.far):
+        (told,) = [json.loads(each.body) for each in upstream.asked]
+        assert told.keys() & {"own-lib", "theirs"} == {"theirs"}
+    objects = {each["package"]["name"]: each["package"]["version"] for each in room.packument("-/v1/search?text=lib")["objects"]}
+    assert objects == {"theirs": "6.6.6"} | ({"own-lib": "1.0.0"} if status == "online" else {})
+

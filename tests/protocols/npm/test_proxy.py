@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -670,6 +671,7 @@ AUDITS = {
     "failing": ({"status": 500}, 502),
     "busy": ({"status": 429, "headers": {"Retry-After": "1"}}, 503),
     "a page": ({"body": b"<html>"}, 502),
+    "no advisories": ({"body": b'{"p": 7}'}, 502),
     "long": ({"body": b'{"x": "' + b"x" * 9_000_000 + b'"}'}, 502),
     "elsewhere": ({"status": 307, "headers": {"Location": "http://127.0.0.1:1/"}}, 502),
 }
@@ -700,7 +702,9 @@ def test_a_search_is_passed_on_or_answered_from_what_is_known(room: Room) -> Non
     room.upstream.put(target, json.dumps({"objects": [{"package": {"name": "far"}}], "total": 900, "time": "now"}).encode())
     told = room.packument("-/v1/search?text=words&size=5&x=1")
     assert ([each["package"]["name"] for each in told["objects"]], told["total"]) == (["far"], 900)
-    for rule in ({"status": 404}, {"body": b"<html>"}, {"body": b'{"objects": 7}'}, {"status": 500}):
+    objects = (b"7", b"[7]", b'[{"package": {"name": ["p"]}}]', b'[], "total": "x"')
+    broken = [b"<html>", *(b'{"objects": %s}' % each for each in objects)]
+    for rule in ({"status": 404}, {"status": 500}, *({"body": each} for each in broken)):
         room.upstream.put(target, **rule)
         objects = room.packument("-/v1/search?text=words&size=5")["objects"]
         assert [each["package"]["name"] for each in objects] == ["right"]
@@ -743,3 +747,49 @@ def test_nothing_is_changed_in_a_proxy(room: Room) -> None:
     assert answers[6].status_code in (400, 405)
     assert all("'px' is a proxy" in each.text for each in answers[:6])
     assert room.packument()["versions"].keys() == {"1.0.0"}
+
+
+def test_no_time_that_an_upstream_tells_breaks_a_packument_or_a_file(room: Room) -> None:
+    room.proxy(minimum_age=3)
+    times = {"1.0.0": "2020-01-01T00:00:00Z", "1.1.0": "9999-12-31T23:59:59Z", "1.2.0": "0001-01-01T00:00:00+05:00", "1.3.0": "soon"}
+    room.publish("p", *times, time=DATES | times)
+    assert list(room.packument()["versions"]) == ["1.0.0", "1.2.0", "1.3.0"]
+    codes = {version: room.once(f"p/-/p-{version}.tgz").status_code for version in times}
+    assert codes == {"1.0.0": 200, "1.1.0": 403, "1.2.0": 403, "1.3.0": 403}, "what has no time is as old as its first sight"
+
+
+def test_a_file_by_another_name_leaves_as_it_does_by_its_own(room: Room) -> None:
+    """W5: the upstream calls it otherwise, and a client asks for it by that name."""
+    room.proxy()
+    told = manifest(room.upstream, "p", "1.0.0")
+    told["dist"]["tarball"] = f"{room.upstream.url}/p/-/other-name.tgz"
+    room.publish("p", "1.0.0", versions={"1.0.0": told})
+    room.upstream.put("/p/-/other-name.tgz", tarball("p", "1.0.0"))
+    Quarantine(room.parts.database, room.parts.transactions, room.parts.access).hold(ADMIN, "px", "p/-/p-1.0.0.tgz", "looked at")
+    assert [room.once(f"p/-/{name}.tgz").status_code for name in ("other-name", "p-1.0.0")] == [403, 403]
+    Quarantine(room.parts.database, room.parts.transactions, room.parts.access).release(ADMIN, "px", "p/-/p-1.0.0.tgz")
+    assert [room.once(f"p/-/{name}.tgz").status_code for name in ("other-name", "p-1.0.0")] == [200, 200]
+    room.change(settings={"block": ["p/-/p-1.*"]})
+    assert [room.once(f"p/-/{name}.tgz").status_code for name in ("other-name", "p-1.0.0")] == [404, 404]
+
+
+@pytest.mark.parametrize("path", ["p", "-/npm/v1/keys"])
+def test_an_index_without_end_is_given_up(room: Room, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Before it fills the disk, whether its length is told or not."""
+    monkeypatch.setattr("app.protocols.npm.upstream.MOST_BYTES", 100_000)
+    room.proxy()
+    body = b'{"x": "' + b"x" * 3_000_000
+    for rule in ({"chunked": True}, {}):
+        room.upstream.put(f"/{path}", body, piece=50_000, **rule)
+        assert room.once(path).status_code == 502
+    assert room.kept() == []
+    room.assert_nothing_is_open()
+
+
+def test_keys_without_number_keep_nobody_waiting(room: Room) -> None:
+    room.proxy()
+    keys = [{"keyid": str(number)} for number in range(12_000)]
+    room.upstream.put("/-/npm/v1/keys", json.dumps({"keys": [*keys, *keys[:10]]}, separators=(",", ":")).encode())
+    began = time.monotonic()
+    assert room.packument("-/npm/v1/keys")["keys"] == keys
+    assert time.monotonic() - began < 2

@@ -13,8 +13,9 @@ from werkzeug.test import TestResponse
 
 from app.errors import UpstreamFailed
 from app.repository.fetching import SMALL
+from app.repository.quarantine import Quarantine
 from tests.protocols.oci.conftest import INDEX, MANIFEST, Registry, digest_of, index_of, manifest_of, refused
-from tests.support.house import House, eventually
+from tests.support.house import ADMIN, House, eventually
 from tests.support.upstreams import FakeUpstream, noise
 
 LAYER, OTHER = noise(200_000), noise(100_000, 2)
@@ -625,3 +626,24 @@ def test_a_part_whose_bytes_went_from_the_disk_is_fetched_anew(proxied: Proxied,
     assert proxied.asked() == ["GET /manifests/1.0", *[f"GET /blobs/{digest_of(LAYER)}"] * 2]
     house.clean()
     assert how(proxied.get(f"team/app/blobs/{digest_of(LAYER)}")) == (200, "hit")
+
+
+def test_lists_leave_out_what_a_rule_will_hold_when_it_is_fetched(proxied: Proxied) -> None:
+    """What a list names can be had."""
+    quarantine = Quarantine(proxied.parts.database, proxied.parts.transactions, proxied.parts.access)
+    body = proxied.put_image("1.0", LAYER)
+    proxied.put_manifest(body, "2.0")
+    proxied.upstream.put(f"{AT}/tags/list", json.dumps({"name": "team/app", "tags": ["1.0", "2.0"]}).encode())
+    assert proxied.get("team/app/tags/list").json["tags"] == ["1.0", "2.0"]
+    quarantine.add_rule(ADMIN, "there", "team/app/manifests/2.*", None, "looked at")
+    assert proxied.get("team/app/tags/list").json["tags"] == ["1.0"]
+    assert refused(proxied.get("team/app/manifests/2.0"))[0] == 403
+
+
+def test_referrers_are_told_that_have_digests(proxied: Proxied) -> None:
+    subject, good = digest_of(b"subject"), {"digest": digest_of(b"one"), "mediaType": MANIFEST, "size": 3}
+    bad = ["\ud800:x", "none", 7, None, "sha256:" + "a" * 9000, "sha256:a/../b", ["sha256:aa"]]
+    told = [good, "x", {}, *({"digest": each, "mediaType": MANIFEST, "size": 3} for each in bad)]
+    proxied.upstream.put(f"{AT}/referrers/{subject}", json.dumps({"schemaVersion": 2, "manifests": told}).encode())
+    answer = proxied.get(f"team/app/referrers/{subject}")
+    assert (answer.status_code, answer.json["manifests"]) == (200, [good])

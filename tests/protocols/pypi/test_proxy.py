@@ -21,6 +21,7 @@ from app.protocols.pypi.documents import ProjectPage
 from app.protocols.pypi.names import page_path
 from app.protocols.pypi.upstream import PythonIndexes
 from app.repository.reading import Ask
+from app.upstream.breaker import FAILURES
 from tests.protocols.pypi.packages import core_metadata, sdist, wheel
 from tests.support.house import ADMIN, House, eventually, sha256
 from tests.support.server import Server
@@ -655,3 +656,36 @@ def test_a_page_beyond_all_measure_is_a_failure(due: Index) -> None:
     assert answer.status_code == 502
     assert "bytes, more than" in answer.text
     eventually(lambda: artifacts(due) == [])
+
+
+def test_what_could_be_anything_is_fetched_from_no_other_server(index: Index) -> None:
+    """A page names an address of somebody else's, and nothing would tell what is there from what was asked for."""
+    elsewhere = FakeUpstream().start()
+    try:
+        for path in ("/secret", "/secret.asc", "/setup.exe"):
+            elsewhere.put(path, b'{"secret": 1}')
+        there = {"url": f"{elsewhere.url}/secret", "hashes": {}}
+        index.lists(
+            entry(WHEEL_NAME, WHEEL, provenance=f"{elsewhere.url}/secret", **{"gpg-sig": True} | there),
+            entry("req-1.0.dmg", b"", **there), entry("req-1.0.tar", b"", **there), entry("req-1.0.exe", b"", **there),
+        )  # fmt: skip
+        names = [f"{WHEEL_NAME}.provenance", f"{WHEEL_NAME}.asc", WHEEL_NAME, "req-1.0.dmg", "req-1.0.tar", "req-1.0.exe"]
+        assert [index.file(each).status_code for each in names] == [502] * 6
+        assert {each.target for each in elsewhere.asked} == {"/secret", "/secret.asc"}, "of what can be told by its beginning alone"
+        assert elsewhere.count("/secret") == 2
+        elsewhere.put("/secret", WHEEL)
+        assert index.file(WHEEL_NAME).content == WHEEL
+    finally:
+        elsewhere.stop()
+
+
+def test_one_bad_file_or_page_keeps_nobody_from_the_others(index: Index) -> None:
+    """Its health is not in question: the upstream answers, and not with what was asked for."""
+    index.lists(entry(WHEEL_NAME, WHEEL), entry("req-2.0.zip", b"", hashes={}, size=None))
+    index.upstream.put("/packages/req-2.0.zip", b"<html>sorry</html>")
+    index.upstream.put("/simple/other/", b"<html>sorry</html>")
+    for _ in range(FAILURES + 1):
+        assert index.file("req-2.0.zip").status_code == 502
+        assert index.get("simple/other/").status_code == 502
+    index.upstream.put(f"/packages/{WHEEL_NAME}", WHEEL)
+    assert index.file(WHEEL_NAME).content == WHEEL
