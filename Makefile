@@ -21,7 +21,7 @@ run: $(VENV)/ready-to-run ## set everything up and serve on port 8080 (PORT, ARK
 
 test: $(VENV)/ready-to-test ## set everything up and run every test (TESTS=tests/http for some)
 	@$(need_curl)
-	if [ "$(TESTS)" = tests ]; then $(BIN)/python -m tests.support.halves; else $(BIN)/python -m pytest $(TESTS); fi
+	if [ "$(TESTS)" = tests ]; then $(BIN)/python -m tests.support.shares; else $(BIN)/python -m pytest $(TESTS); fi
 
 lint: $(VENV)/ready-to-test ## style and spelling
 	@$(BIN)/ruff check .

@@ -67,8 +67,11 @@ class Format:
 
 
 def _maven_package(path: str) -> str:
-    *groups, artifact, _, _ = path.split("/") if path.count("/") > 2 else ["", "", ""]
-    return f"{'.'.join(groups)}:{artifact}" if groups else ""
+    *folders, name = path.split("/")
+    # A version's folder, but for the metadata of all versions, which lies above it.
+    if not name.startswith("maven-metadata.xml") or (folders and folders[-1].upper().endswith("SNAPSHOT")):
+        folders = folders[:-1]
+    return f"{'.'.join(folders[:-1])}:{folders[-1]}" if len(folders) > 1 else ""
 
 
 def _pypi_package(path: str) -> str:
