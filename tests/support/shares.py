@@ -1,4 +1,4 @@
-"""Every test, in three runs side by side (`make test`): most tests wait more than they work.
+"""Every test, in four runs side by side (`make test`): most tests wait more than they work.
 
     python -m tests.support.shares [options of pytest]
 
@@ -15,7 +15,8 @@ from typing import IO
 
 # Rooms whose tests start servers, clients and databases of their own; and those that need the most tests.
 SHARES = {
-    "servers": ("tests/clients", "tests/cluster", "tests/faults", "tests/kills"),
+    "clients": ("tests/clients", "tests/kills"),
+    "clusters": ("tests/cluster", "tests/faults"),
     "protocols": ("tests/protocols",),
 }
 
