@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import os
 import shutil
 import socket
 import subprocess
@@ -109,9 +108,7 @@ def peer(kind: type[Peer], folder: Path) -> Peer:
     try:
         installing.environment(made.cache, made.name, installing.DEVPI if kind is Devpi else installing.PYPISERVER)
     except installing.Unavailable as error:
-        if os.environ.get("CI"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+        clients.go_without(str(error))
     return made
 
 
