@@ -39,6 +39,7 @@ from sqlalchemy.exc import ProgrammingError
 from app.database import embedded, engines, migrate
 from tests.support.database import execute, start, take_down
 from tests.support.house import House
+from tests.support.memory import folder_in_memory
 from tests.support.pauses import Pause
 from tests.support.server import Cluster, Server
 from tests.support.upstreams import FakeUpstream
@@ -57,8 +58,8 @@ hypothesis.settings.load_profile("arkvory")
 
 
 @contextlib.contextmanager
-def postgres_of_its_own() -> Iterator[embedded.EmbeddedPostgres]:
-    folder = Path(tempfile.mkdtemp(prefix="arkvory-tests-"))
+def postgres_of_its_own(where: Path | None = None) -> Iterator[embedded.EmbeddedPostgres]:
+    folder = Path(tempfile.mkdtemp(prefix="arkvory-tests-", dir=where))
     # open to be passed through, so that root's PostgreSQL needs no capability
     folder.chmod(0o711)
     try:
@@ -74,8 +75,8 @@ def postgres_of_its_own() -> Iterator[embedded.EmbeddedPostgres]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[embedded.EmbeddedPostgres]:
-    """For all tests that do not stop it. Nothing here need outlive the machine: without fsync a database takes a quarter of the time."""
-    with postgres_of_its_own() as running:
+    """For all tests that do not stop it. Nothing here need outlive the machine: in memory, or at least without fsync."""
+    with postgres_of_its_own(folder_in_memory()) as running:
         assert running.pid is not None
         with (running.data / "postgres" / "postgresql.auto.conf").open("a") as settings:
             settings.write("fsync = off\nfull_page_writes = off\n")
@@ -96,7 +97,7 @@ def new_database(postgres: embedded.EmbeddedPostgres) -> NewDatabase:
 
     def make(template: str | None) -> str:
         name = f"test_{next(numbers)}"
-        execute(postgres.url, f"create database {name} template {template or 'template1'}")
+        execute(postgres.url, f"create database {name} template {template or 'template1'} strategy file_copy")
         return make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
 
     return make

@@ -235,6 +235,8 @@ def make_engine(settings: Settings, url: str, *, size: int, autocommit: bool, ov
         pool_use_lifo=True,
         connect_args=arguments,
         isolation_level="AUTOCOMMIT" if autocommit else "READ COMMITTED",
+        # Else each new connection asks for a type that nobody uses.
+        use_native_hstore=False,
     )
     event.listen(engine, "do_connect", _bounded_connect(settings.database_connect_seconds))
     return engine

@@ -40,6 +40,8 @@ def upgrade(url: str, revision: str = "head") -> None:
         if before is None and connection.execute(text("select to_regclass('arkvory_installation')")).scalar() is not None:
             raise Unavailable("the tables are there without their revision: a restore broke off. Restore again, into an empty database")
         connection.rollback()
+        if (before, revision) == (newest, "head"):
+            return
         if before != newest:
             log.info("the tables are at %s and are brought up to date (%s)", before or "nothing", revision)
         config.attributes["connection"] = connection

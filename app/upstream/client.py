@@ -302,7 +302,9 @@ class Client:
         key = upstream.ca, upstream.connections, outward
         if key not in self._managers:
             kind = OutwardManager if outward else urllib3.PoolManager
-            self._managers[key] = kind(16, maxsize=upstream.connections, ssl_context=_tls(upstream.ca))
+            context = _tls(upstream.ca)
+            # Another request may have made it meanwhile.
+            self._managers.setdefault(key, kind(16, maxsize=upstream.connections, ssl_context=context))
         return self._managers[key]
 
 
@@ -385,10 +387,20 @@ def _through_proxy(upstream: Upstream) -> urllib3.PoolManager:
 
 
 def _tls(ca: str | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if ca is not None:
-        context.load_verify_locations(cadata=ca)
-    return context
+    """Reading the system's certificates takes 0.1 s: once for all, in a thread."""
+    if ca not in _contexts:
+        context: ssl.SSLContext = gevent.get_hub().threadpool.apply(ssl.create_default_context)
+        if ca is not None:
+            context.load_verify_locations(cadata=ca)
+        if len(_contexts) >= MOST_CONTEXTS:
+            _contexts.clear()
+        _contexts[ca] = context
+    return _contexts[ca]
+
+
+# By the certificates that are trusted beside the system's.
+_contexts: dict[str | None, ssl.SSLContext] = {}
+MOST_CONTEXTS = 100
 
 
 def _headers(upstream: Upstream, wanted: Wanted, url: str, login: str | None) -> dict[str, str]:

@@ -21,7 +21,7 @@ from tests.conftest import MakePause
 from tests.support.house import House, eventually
 
 Pair = tuple[House, House]
-SOON = 2.0
+SOON = 10.0
 
 
 @pytest.fixture

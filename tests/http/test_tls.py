@@ -185,7 +185,7 @@ def test_a_handshake_that_does_not_go_on_is_ended_in_time(hasty_secure: Edge, sa
         with contextlib.suppress(ConnectionError):
             while plain.recv(65536):
                 pass
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
 
 
 def drip(connection: socket.socket, data: bytes, seconds: float) -> float:
@@ -240,7 +240,7 @@ def test_a_handshake_is_no_title_to_a_place(make_secure: Callable[..., Edge]) ->
         for _ in range(3):
             began = time.monotonic()
             assert server.ask("GET", "/ping").body == b"pong"
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
 
 
 def test_a_body_that_stops_moving_is_cut_short(hasty_secure: Edge) -> None:

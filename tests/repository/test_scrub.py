@@ -104,7 +104,7 @@ def test_the_rate_is_kept(house: House, scrubber: Scrub) -> None:
     house.publish("a", os.urandom(12 * 1024 * 1024))
     began = time.monotonic()
     assert scrubber.step("", 8 * 1024 * 1024).bytes == 12 * 1024 * 1024
-    assert 1.4 <= time.monotonic() - began < 5
+    assert 1.4 <= time.monotonic() - began < 30
 
 
 # Through the API and the command

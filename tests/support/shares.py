@@ -7,11 +7,14 @@ What the first run says is seen as it goes, what the others say when all have en
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from typing import IO
+
+from tests.support.memory import folder_in_memory
 
 # Rooms whose tests start servers, clients and databases of their own; and those that need the most tests.
 SHARES = {
@@ -23,6 +26,9 @@ SHARES = {
 
 def main(options: Sequence[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", "--durations=25", "--durations-min=5", *options]
+    memory = folder_in_memory()
+    if memory is not None:
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(memory)
     beside: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
     try:
         for name, rooms in SHARES.items():

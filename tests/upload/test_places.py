@@ -48,11 +48,11 @@ def test_a_client_with_a_hundred_uploads_waiting_does_not_keep_another_one_waiti
 
 def test_a_key_at_its_limit_does_not_keep_the_places_from_others() -> None:
     places, order = Places(4, 1, 5), []
-    crowd = [gevent.spawn(hold, places, "many", order, 0.05) for _ in range(4)]
-    gevent.sleep(0)
-    others = [gevent.spawn(hold, places, f"other {number}", order, 0.05) for number in range(3)]
-    gevent.joinall(others, timeout=0.1, raise_error=True)
-    assert all(each.ready() for each in others)
+    with places.take("many"):
+        crowd = [gevent.spawn(hold, places, "many", order) for _ in range(3)]
+        gevent.sleep(0)
+        gevent.joinall([gevent.spawn(hold, places, f"other {number}", order) for number in range(3)], raise_error=True)
+        assert sorted(order) == ["other 0", "other 1", "other 2"]
     gevent.joinall(crowd, raise_error=True)
 
 
@@ -62,7 +62,7 @@ def test_a_wait_ends_after_its_bound_with_an_error_that_says_when_to_come_back()
         began = time.monotonic()
         with pytest.raises(TooManyUploads) as refused, places.take("second"):
             pass
-        assert 0.04 < time.monotonic() - began < 1
+        assert 0.04 < time.monotonic() - began < 5
         assert refused.value.retry_after > 0
         assert (places.used, places.waiting) == (1, 0)
     with places.take("second"):

@@ -53,8 +53,8 @@ def test_without_a_free_place_the_wait_is_bounded_and_holds_no_connection(house:
         gevent.sleep(0.1)
         assert house.parts.database.request.connections == house.parts.database.request.idle
         with pytest.raises(TooManyUploads):
-            waiting.get(timeout=5)
-        assert 0.5 < time.monotonic() - began < 3
+            waiting.get(timeout=20)
+        assert 0.5 < time.monotonic() - began < 20
     with second.take("bob"):
         pass
 
