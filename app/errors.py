@@ -32,6 +32,7 @@
             ├── OutcomeUnknown   the answer to COMMIT was lost and has not been found out yet
             ├── UploadGivenUp    another process took this one for dead and released what it receives
             ├── NotOwner         this process does not own the storage (any more)
+            ├── LockLost         this process has no longer to itself what it works at
             ├── NotKept          a proxy that hands on what it does not store has nothing to tell it by
             └── UpstreamFailed   the upstream of a proxy gave no usable answer
                 ├── UpstreamBusy      it, or we for its sake, want a pause
@@ -228,6 +229,10 @@ class UploadGivenUp(Unavailable):
 
 class NotOwner(Unavailable):
     code = "not_owner"
+
+
+class LockLost(Unavailable):
+    code = "lock_lost"
 
 
 class NotKept(Unavailable):

@@ -66,7 +66,7 @@ def _measure(folder: Path, few: int, many: int, rounds: int, calls: int) -> Foun
 
     monkey.patch_all()
     from app.database import embedded
-    from app.database.engines import patch_for_gevent
+    from app.database.pools import patch_for_gevent
     from config.settings import Settings
 
     patch_for_gevent()

@@ -172,7 +172,7 @@ def post_fork(server: Any, worker: Any) -> None:
     # Until it has its own, the master's stand: they would note the signal in a queue that nobody reads, and the master would wait in vain.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
-    importlib.import_module("app.database.engines").patch_for_gevent()
+    importlib.import_module("app.database.pools").patch_for_gevent()
     worker.tls = _certificate()
     # The worker looks after the embedded database, the master cannot.
     worker.embedded_database = getattr(server, "embedded_database", None)

@@ -36,7 +36,7 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import ProgrammingError
 
-from app.database import embedded, engines, migrate
+from app.database import embedded, migrate, pools
 from tests.support.database import execute, start, take_down
 from tests.support.house import House
 from tests.support.memory import folder_in_memory
@@ -44,7 +44,7 @@ from tests.support.pauses import Pause
 from tests.support.server import Cluster, Server
 from tests.support.upstreams import FakeUpstream
 
-engines.patch_for_gevent()
+pools.patch_for_gevent()
 
 TEMPLATE = "arkvory_template"
 NewDatabase = Callable[[str | None], str]

@@ -27,8 +27,9 @@ from app.cache.view import Epochs
 from app.cluster import mailbox
 from app.cluster.loop import Loop
 from app.cluster.ownership import Ownership
-from app.database.engines import CACHE_ROW_WAIT_MS, Database, database_errors, statements_within
+from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import ADMISSION, LockOrder, Step, repository_lock
+from app.database.pools import database_errors
 from app.database.turns import RepositoryTurns
 from app.errors import ArkvoryError, DatabaseAway, OutcomeUnknown, Unavailable, UploadGivenUp
 

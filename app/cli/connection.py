@@ -196,8 +196,8 @@ def _in_process(settings: Settings) -> Iterator[Send]:
     # TLS is only loaded already when a server was looked for by https; this process then makes no more connections of that kind.
     monkey.patch_all(subprocess=False, os=False, signal=False, ssl="ssl" not in sys.modules)
     from app.database import embedded
-    from app.database.engines import patch_for_gevent
     from app.database.outage import outage
+    from app.database.pools import patch_for_gevent
     from app.errors import ArkvoryError, DatabaseAway
 
     patch_for_gevent()

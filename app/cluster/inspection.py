@@ -6,6 +6,7 @@ Ages are by the database's clock, so that they mean the same whoever asks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,8 @@ from sqlalchemy import Connection, text
 from app.cluster.mailbox import SILENT_SECONDS
 
 LETTERS_SHOWN = 20
+# The kind of those that run jobs.
+WORKER = "worker"
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,20 @@ def instances(connection: Connection) -> list[Instance]:
         "order by i.name, i.slot, i.id"
     )
     return [Instance(*row) for row in connection.execute(statement, {"silent": SILENT_SECONDS})]
+
+
+@dataclass(frozen=True)
+class Census:
+    """Processes that are online, by server; `runners` of them run jobs."""
+
+    servers: Mapping[str, int]
+    runners: int
+
+
+def census(connection: Connection, apart_from: str | None = None) -> Census:
+    """Of the cluster; web processes of the server of this name are not counted, since it is about to start its own."""
+    online = [each for each in instances(connection) if each.online and (each.kind != "web" or each.name != apart_from)]
+    return Census(Counter(each.name for each in online), sum(each.kind == WORKER for each in online))
 
 
 def mail_of_nobody(connection: Connection) -> Unread:

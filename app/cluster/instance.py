@@ -13,8 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from app.database.engines import Database, database_errors
+from app.database.engines import Database
 from app.database.locks import master_key, slot_key
+from app.database.pools import database_errors
 from app.errors import Unavailable
 
 MOST_SLOTS = 1024

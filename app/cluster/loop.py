@@ -22,8 +22,9 @@ from sqlalchemy import Connection
 
 from app.cluster import mailbox, membership, probe
 from app.cluster.mailbox import Letter
-from app.database.engines import Database, database_errors
+from app.database.engines import Database
 from app.database.outage import outage
+from app.database.pools import database_errors, destroy
 from app.errors import ArkvoryError, DatabaseAway
 
 log = logging.getLogger(__name__)
@@ -325,10 +326,5 @@ class Loop:
     def _close(self) -> None:
         """End the connection: never back to the pool, it may be in the middle of something."""
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        try:
-            connection.invalidate()
-            connection.close()
-        except Exception as error:
-            log.warning("cluster: closing the connection: %s", error)
+        if connection is not None:
+            destroy(connection, "the cluster's connection")

@@ -19,9 +19,10 @@ from collections.abc import Callable
 import gevent
 from sqlalchemy import Connection, text
 
-from app.database.engines import IDLE_IN_TRANSACTION_MS, Database, database_errors, without_limit
+from app.database.engines import IDLE_IN_TRANSACTION_MS, Database
 from app.database.locks import OWNERSHIP
 from app.database.outage import outage
+from app.database.pools import database_errors, destroy, without_limit
 from app.errors import ArkvoryError, DatabaseAway, NotOwner
 
 log = logging.getLogger(__name__)
@@ -143,13 +144,8 @@ class Ownership:
     def _close_session(self) -> None:
         """End the session, and its locks with it: never back to the pool."""
         session, self._session = self._session, None
-        if session is None:
-            return
-        try:
-            session.invalidate()
-            session.close()
-        except Exception as error:
-            log.warning("closing the ownership session: %s", error)
+        if session is not None:
+            destroy(session, "the ownership session")
 
     def _count_up(self, holder: str, *, shared: bool = False) -> int:
         """A new generation; `shared`: unless `holder` was the last to make one. Returns the one that counts now."""

@@ -11,8 +11,9 @@ from sqlalchemy import Connection, text
 
 from app.cluster.instance import Instance
 from app.cluster.ownership import Ownership
-from app.database.engines import Database, database_errors
+from app.database.engines import Database
 from app.database.locks import OWNERSHIP
+from app.database.pools import database_errors
 
 _LOCK = {"c": OWNERSHIP[0], "o": OWNERSHIP[1]}
 HOLDER = "a cluster"

@@ -21,8 +21,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
 from app.database import migrate
-from app.database.engines import database_errors
 from app.database.locks import MIGRATION
+from app.database.pools import database_errors
 from app.database.programs import Programs, find_tools
 from app.errors import Conflict, Invalid, Unavailable
 

@@ -49,6 +49,11 @@ def slot_key(name: str, slot: int) -> str:
     return f"arkvory/slot/{name}/{slot}"
 
 
+def write_key(name: str) -> str:
+    """Held by the one process that works at this object (database/writelocks.py)."""
+    return f"arkvory/write/{name}"
+
+
 class Step(IntEnum):
     """Positions in the order above."""
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.pool import NullPool
 
 import migrations
-from app.database import engines
+from app.database import pools
 from app.database.locks import MIGRATION
 from app.errors import Unavailable
 
@@ -33,7 +33,7 @@ def upgrade(url: str, revision: str = "head") -> None:
     """Run the migrations that are missing, up to `revision`; several that start at once take turns. Raises Unavailable."""
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
     config = _config()
-    with engines.database_errors(), engines.without_limit(), engine.connect() as connection:
+    with pools.database_errors(), pools.without_limit(), engine.connect() as connection:
         connection.execute(text("select pg_advisory_lock(:c, :o)"), {"c": MIGRATION[0], "o": MIGRATION[1]})
         connection.commit()
         before, newest, _ = state_of(connection)
@@ -60,7 +60,7 @@ def downgrade(url: str, revision: str) -> None:
 def state(url: str) -> tuple[str | None, str | None]:
     """The revision of the database and the newest that this program knows. Raises DatabaseAway."""
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
-    with engines.database_errors(), engine.connect() as connection:
+    with pools.database_errors(), engine.connect() as connection:
         return state_of(connection)[:2]
 
 

@@ -14,6 +14,7 @@ import logging
 import secrets
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +24,8 @@ import gevent
 from sqlalchemy import text
 
 from app.cluster import localserver, master
+from app.cluster.inspection import census
 from app.cluster.localserver import LocalServer
-from app.cluster.mailbox import SILENT_SECONDS
 from app.database import embedded, migrate
 from app.database.embedded import EmbeddedPostgres
 from app.database.outage import outage
@@ -147,7 +148,7 @@ class Lifecycle:
         settings = self._house.settings
         assert settings.database_url is not None
         migrate.upgrade(settings.database_session_url or settings.database_url)
-        self._house.database.check_budget({settings.instance_id or "this server": settings.processes, **self._processes_elsewhere()})
+        self._check_budget()
         self._house.ownership.acquire(settings.ownership_wait_seconds, self._told_to_stop)
         if not self._house.ownership.held:
             sys.exit(0)
@@ -157,20 +158,16 @@ class Lifecycle:
     def _told_to_stop(self) -> bool:
         return self._worker is not None and not self._worker.alive
 
-    def _processes_elsewhere(self) -> dict[str, int]:
-        """Of the cluster's other servers that are online, by name; none on a single node."""
-        settings = self._house.settings
+    def _check_budget(self) -> None:
+        """Those that are to run here, and all others of a cluster that are online. Raises Unavailable."""
+        settings, database = self._house.settings, self._house.database
+        own = {settings.instance_id or "this server": settings.processes}
         if not settings.cluster:
-            return {}
-        with self._house.database.read() as connection:
-            online = connection.execute(
-                text(
-                    "select name, count(distinct slot) as processes from arkvory_instances where name is distinct from :name "
-                    "and heartbeat_at > clock_timestamp() - make_interval(secs => :silent) group by name order by name"
-                ),
-                {"name": settings.instance_id, "silent": SILENT_SECONDS},
-            )
-            return {row.name: row.processes for row in online}
+            database.check_budget(own)
+            return
+        with database.read() as connection:
+            others = census(connection, apart_from=settings.instance_id)
+        database.check_budget(Counter(own) + Counter(others.servers), others.runners)
 
     def _join(self) -> None:
         """An owner from now on: the session is watched, and in a cluster others send mail. Raises DatabaseAway."""

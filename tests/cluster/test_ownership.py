@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from app.cluster import ownership
-from app.database import engines
+from app.database import pools
 from app.errors import NotOwner
 from tests.conftest import MakeHouse, MakePause
 from tests.support.house import ADMIN, House
@@ -109,7 +109,7 @@ def test_a_successor_waits_for_a_write_that_is_about_to_commit_longer_than_for_o
     with house.parts.transactions.begin(repository) as transaction:
         break_session(house)
         successor = _second(house)
-        monkeypatch.setattr(engines._limit, "seconds", 0.4)
+        monkeypatch.setattr(pools._limit, "seconds", 0.4)
         taking = gevent.spawn(successor.parts.ownership.acquire, 5)
         gevent.sleep(0.8)
         assert not taking.ready()

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
-from app.database import engines, migrate
+from app.database import migrate, pools
 from tests.support.migrations_check import differences
 
 
@@ -48,7 +48,7 @@ def test_several_upgrades_at_once_take_turns(empty_database_url: str) -> None:
 def test_an_upgrade_waits_longer_for_another_one_than_a_statement_of_a_request_may_take(
     empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines._limit, "seconds", 0.3)
+    monkeypatch.setattr(pools._limit, "seconds", 0.3)
     other = psycopg2.connect(make_url(empty_database_url).set(drivername="postgresql").render_as_string(hide_password=False))
     with contextlib.closing(other), other.cursor() as cursor:
         cursor.execute("select pg_advisory_lock(18471, 3)")

@@ -136,7 +136,7 @@ def assert_all_is_well(house: House) -> None:
 
 
 def main() -> None:
-    from app.database.engines import patch_for_gevent
+    from app.database.pools import patch_for_gevent
 
     patch_for_gevent()
     url, folder, seed, steps, greenlets = sys.argv[1:]

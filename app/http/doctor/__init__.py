@@ -18,7 +18,7 @@ from collections.abc import Callable
 import gevent
 
 from app.cluster.loop import Loop
-from app.database import embedded, engines
+from app.database import embedded, pools
 from app.database.engines import Database
 from app.http.doctor import configuration, storage
 from app.http.doctor.cluster import examine_cluster, examine_process, expected_files
@@ -40,7 +40,7 @@ def examine(settings: Settings, database: Database, owns_storage: Callable[[], b
 
 def examine_stopped(settings: Settings) -> list[Finding]:
     """All checks without a server. An embedded PostgreSQL that does not run is started for that time; nothing new is made."""
-    engines.patch_for_gevent()
+    pools.patch_for_gevent()
     found, expected = _database_of_stopped(settings)
     return [*found, *storage.examine_storage(settings, expected), *configuration.examine_configuration(settings)]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from app.cluster import inspection
+from app.cluster.inspection import Census
 from app.database import migrate
 from app.database.engines import RESERVED_CONNECTIONS, Database
 from app.database.locks import OWNERSHIP
@@ -101,19 +101,21 @@ def _migrations(connection: Connection) -> Finding:
     )
 
 
-def _processes(database: Database) -> Mapping[str, int]:
-    """By server, who shares PostgreSQL's connections, as far as can be told; all are taken to have pools like these."""
+def _processes(database: Database) -> Census:
+    """Who shares PostgreSQL's connections, as far as can be told; all are taken to have pools like these."""
+    alone = Census({"this server": 1}, 0 if database.settings.cluster else 1)
     if not database.settings.cluster or not has_tables(database):
-        return {"this server": 1}
+        return alone
     with database.read() as connection:
-        return Counter(each.name for each in inspection.instances(connection) if each.online) or {"this server": 1}
+        found = inspection.census(connection)
+    return found if found.servers else alone
 
 
 def _budget(database: Database) -> Finding:
     """The pools as they may grow, against what PostgreSQL has; and how many are left now."""
     try:
-        servers = _processes(database)
-        database.check_budget(servers)
+        found = _processes(database)
+        database.check_budget(found.servers, found.runners)
         with database.read() as connection:
             used, most = connection.execute(
                 text("select sum(numbackends)::int, current_setting('max_connections')::int from pg_stat_database")
@@ -122,10 +124,12 @@ def _budget(database: Database) -> Finding:
         return warn("connections", f"could not be checked: {reason(error)}", "run the doctor again")
     except Unavailable as error:
         return fail("connections", error.message, "the next start refuses until that is so")
-    settings, processes = database.settings, sum(servers.values())
-    pools = f"the pools take up to {(settings.database_pool_size + settings.session_pool_size) * processes} connections"
-    if processes > 1:
-        pools += f" in {processes} processes"
+    demand = database.demand(found.servers, found.runners)
+    pools = f"the pools take up to {demand.total} connections"
+    if demand.processes > 1:
+        pools += f" in {demand.processes} processes"
+    if database.pooled:
+        pools += " beside the pooler's"
     pools += f", of {most}; {used} are in use"
     if used > most - RESERVED_CONNECTIONS:
         return warn("connections", pools, "something takes nearly all of them: look at pg_stat_activity, or raise max_connections")
