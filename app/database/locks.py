@@ -22,6 +22,8 @@ from enum import IntEnum
 # Two-integer advisory locks: (class, object). They never collide with the one-integer kind.
 INSTALLATION_CLASS = 18471
 REPOSITORY_CLASS = 18472
+# Of a random object: to find out whether session locks work (database/sessions.py).
+TRIAL_CLASS = 18473
 
 OWNERSHIP = (INSTALLATION_CLASS, 1)
 ADMISSION = (INSTALLATION_CLASS, 2)

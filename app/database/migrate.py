@@ -16,6 +16,7 @@ from sqlalchemy.pool import NullPool
 import migrations
 from app.database import pools
 from app.database.locks import MIGRATION
+from app.database.sessions import require_sessions
 from app.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,9 @@ def upgrade(url: str, revision: str = "head") -> None:
     """Run the migrations that are missing, up to `revision`; several that start at once take turns. Raises Unavailable."""
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
     config = _config()
+    with pools.database_errors():
+        # Before the first lock, which would stay with a pooler for ever.
+        require_sessions(engine)
     with pools.database_errors(), pools.without_limit(), engine.connect() as connection:
         connection.execute(text("select pg_advisory_lock(:c, :o)"), {"c": MIGRATION[0], "o": MIGRATION[1]})
         connection.commit()

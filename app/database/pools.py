@@ -33,7 +33,9 @@ from app.errors import ArkvoryError, CapacitySpent, DatabaseAway, DatabaseRefuse
 log = logging.getLogger(__name__)
 
 # Of a connect that fails psycopg2 tells no SQLSTATE. Where PostgreSQL speaks another language, it counts as away.
-_REFUSALS = re.compile(r'FATAL: +(password authentication failed|no pg_hba\.conf entry|(database|role) ".*" does not exist)')
+_REFUSALS = re.compile(
+    r'FATAL: +(password authentication failed|no pg_hba\.conf entry|(database|role) ".*" does not exist|unsupported startup parameter)'
+)
 
 
 class TimedOut(psycopg2.OperationalError):

@@ -29,6 +29,7 @@ PACKAGES = {
     "containers": ("skopeo", "podman", "buildah"),
     "nginx": ("nginx-light",),
     "npm": ("npm",),
+    "pgbouncer": ("pgbouncer",),
     "systemd-analyze": ("systemd",),
 }  # fmt: skip
 # Often there from elsewhere, where Debian's package would not go with what it came with.

@@ -14,6 +14,8 @@ from app.database import migrate
 from app.database.engines import RESERVED_CONNECTIONS, Database
 from app.database.locks import OWNERSHIP
 from app.database.outage import reason
+from app.database.pools import database_errors
+from app.database.sessions import require_sessions
 from app.errors import ArkvoryError, DatabaseAway, Unavailable
 from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
 from app.storage.filesystem import free_bytes
@@ -33,8 +35,7 @@ def examine_database(settings: Settings, database: Database, owns_storage: Calla
         return found
     found += [run_check(database, "migrations", _migrations), _budget(database)]
     found.append(run_check(database, "clock", _clock))
-    if settings.database_session_url:
-        found.append(_sessions(database))
+    found.append(_sessions(database))
     if has_tables(database):
         found += [run_check(database, name, check) for name, check in _table_checks(settings, owns_storage)]
     return found
@@ -137,13 +138,17 @@ def _budget(database: Database) -> Finding:
 
 
 def _sessions(database: Database) -> Finding:
+    """Locks, names and ownership are sessions, which no transaction pooler gives."""
+    where = "the direct address" if database.settings.database_session_url else "the database's address"
     try:
-        with database.session.connect() as connection:
-            connection.execute(text("select 1"))
-    except (ArkvoryError, DBAPIError) as error:
+        with database_errors():
+            require_sessions(database.session.engine)
+    except DatabaseAway as error:
         advice = "correct ARKVORY_DATABASE_SESSION_URL: a direct address of the same database"
-        return fail("sessions", f"the direct address does not answer: {reason(error)}", advice)
-    return ok("sessions", "the direct address for long-lived sessions answers")
+        return fail("sessions", f"{where} does not answer: {reason(error)}", advice)
+    except (ArkvoryError, DBAPIError) as error:
+        return fail("sessions", reason(error), "the next start refuses until that is so")
+    return ok("sessions", f"{where} gives long-lived sessions")
 
 
 def _clock(connection: Connection) -> Finding:
