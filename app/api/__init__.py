@@ -8,6 +8,7 @@
 - `explain`: what a read of an address would come to, and why
 - `upkeep`: the doctor, scrubbing
 - `cluster`: the processes that work together
+- `jobs`: what runs by itself
 - `problems`: every error below /api
 """
 
@@ -23,9 +24,9 @@ __all__ = ["register"]
 
 def register(app: Flask) -> None:
     """Add the rooms of the API and its OpenAPI document. Call it after the other handlers of errors are registered."""
-    from app.api import artifacts, blueprints, cluster, explain, operations, people, problems, quarantine, repositories, roles, upkeep
+    from app.api import artifacts, blueprints, cluster, explain, jobs, operations, people, problems, quarantine, repositories, roles, upkeep
 
     api = blueprints.Api(app)
-    for room in (repositories, artifacts, quarantine, people, roles, operations, upkeep, cluster, explain):
+    for room in (repositories, artifacts, quarantine, people, roles, operations, upkeep, cluster, jobs, explain):
         api.register_blueprint(room.blueprint)
     problems.register(app)

@@ -535,6 +535,26 @@ class ClusterOut(Schema):
     repository = fields.Nested(BeliefOut, allow_none=True, metadata={"description": "null unless one is asked for"})
 
 
+class JobRunIn(Schema):
+    name = Words(required=True)
+
+
+class JobOut(Schema):
+    name = fields.String()
+    description = fields.String()
+    every_seconds = fields.Float(metadata={"description": "from beginning to beginning"})
+    state = fields.String(metadata={"description": "waiting, running, or lost: its runner died, and another one takes it over"})
+    runner = fields.String(allow_none=True, metadata={"description": "the process that runs it, or ran it last"})
+    began_at = Instant(allow_none=True)
+    ended_at = Instant(allow_none=True, metadata={"description": "of the last run that ended"})
+    seconds = fields.Float(allow_none=True, metadata={"description": "how long that took"})
+    outcome = fields.String(allow_none=True, metadata={"description": "done, failed, or stopped or lost with its process"})
+    said = fields.String(allow_none=True, metadata={"description": "what it did or is at, or why it failed"})
+    failures = fields.Integer(metadata={"description": "in a row"})
+    succeeded_at = Instant(allow_none=True)
+    next_at = Instant(metadata={"description": "when it is due"})
+
+
 class ExplainQuery(Schema):
     url = Words(required=True, validate=Length(1, 8192), metadata={"description": "an address of this server, whole, or the path in it"})
     subject = Words(

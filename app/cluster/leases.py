@@ -15,6 +15,7 @@ from uuid import uuid4
 import gevent
 from sqlalchemy import text
 
+from app.cluster.loop import now
 from app.database.engines import Database
 from app.errors import ArkvoryError
 
@@ -35,6 +36,12 @@ class Leases:
         self._label = label
         # Another process that goes by the same name later is another holder.
         self._incarnation = uuid4().hex[:12]
+        # Of the jobs that run here: until when nobody else can have their leases.
+        self._good_until: dict[str, float] = {}
+
+    def holds(self, name: str) -> bool:
+        """Whether a job that runs here may go on: by a clock that counts suspension, so that one that stood still knows it at once."""
+        return now() < self._good_until.get(name, 0.0)
 
     def run(self, name: str, job: Callable[[], None], every_seconds: float) -> bool:
         """Run the job, unless another process does or did so within `every_seconds`; whether it ran.
@@ -43,16 +50,18 @@ class Leases:
         lease cannot be asked for.
         """
         holder = f"{self._label()} {self._incarnation}"
+        began = now()
         if not self._take(name, holder, LEASE_SECONDS):
             return False
-        began = time.monotonic()
+        self._good_until[name] = began + LEASE_SECONDS
         working = gevent.spawn(job)
         try:
             self._keep(name, holder, working)
         finally:
             ended = working.ready()
             working.kill()
-            self._let_go(name, holder, max(0.0, RESTING * every_seconds - (time.monotonic() - began)) if ended else 0.0)
+            self._good_until.pop(name, None)
+            self._let_go(name, holder, max(0.0, RESTING * every_seconds - (now() - began)) if ended else 0.0)
         return True
 
     @contextlib.contextmanager
@@ -94,20 +103,20 @@ class Leases:
             log.warning("the lease of %s is left to run out: %s", name, error)
 
     def _keep(self, name: str, holder: str, working: gevent.Greenlet) -> None:
-        good_until = time.monotonic() + LEASE_SECONDS
         while not working.ready():
             working.join(RENEW_SECONDS)
             if working.ready():
                 return
-            asked = time.monotonic()
+            asked = now()
             try:
                 if not self._take(name, holder, LEASE_SECONDS):
                     log.warning("%s goes on elsewhere: this process was silent for too long", name)
+                    self._good_until.pop(name, None)
                     return
-                good_until = asked + LEASE_SECONDS
+                self._good_until[name] = asked + LEASE_SECONDS
             except ArkvoryError as error:
                 log.warning("the lease of %s could not be renewed: %s", name, error)
-                if time.monotonic() > good_until:
+                if not self.holds(name):
                     return
 
     def _take(self, name: str, holder: str, seconds: float) -> bool:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     ForeignKey,
     Identity,
     Index,
@@ -547,4 +548,29 @@ leases = Table(
     Column("name", EXACT, primary_key=True),
     Column("holder", Text, nullable=False),
     Column("until", DateTime(timezone=True), nullable=False),
+)
+
+# Jobs, one row each: the latest run (`running` until it wrote its end, which one that died never does), and when it is due.
+jobs = Table(
+    "arkvory_jobs",
+    metadata,
+    Column("name", EXACT, primary_key=True),
+    Column("description", Text, nullable=False),
+    Column("every_seconds", Double, nullable=False),
+    Column("run", BigInteger, nullable=False, server_default=text("0")),
+    Column("running", Boolean, nullable=False, server_default=text("false")),
+    Column("runner", Text),
+    _at("began_at", nullable=True),
+    _at("ended_at", nullable=True),
+    Column("seconds", Double),
+    Column("outcome", Text),
+    # What the latest run did or is at, or why it failed.
+    Column("said", Text),
+    # In a row.
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    _at("succeeded_at", nullable=True),
+    # Somebody wants it to run at once.
+    _at("asked_at", nullable=True),
+    _at("next_at"),
+    CheckConstraint("outcome in ('done', 'failed', 'stopped', 'lost')", name="outcome"),
 )

@@ -24,6 +24,7 @@ from app.cluster.instance import Instance
 from app.cluster.leases import Leases
 from app.cluster.loop import Loop
 from app.cluster.ownership import Ownership, SingleOwnership
+from app.cluster.schedule import Schedule
 from app.cluster.sharing import SharedOwnership
 from app.database.engines import Database
 from app.repository.blobs import Blobs
@@ -61,6 +62,7 @@ class Parts:
     # Null on a single node: nobody else changes anything.
     loop: Loop | None
     leases: Leases | None
+    schedule: Schedule
     transactions: Transactions
     snapshots: Snapshots
     identities: Identities
@@ -129,6 +131,7 @@ def build_parts(settings: Settings) -> Parts:
         instance=instance,
         loop=loop,
         leases=leases,
+        schedule=Schedule(database),
         transactions=transactions,
         snapshots=snapshots,
         identities=identities,

@@ -32,7 +32,9 @@ from app.database.outage import outage
 from app.errors import ArkvoryError, DatabaseAway, DatabaseRefuses
 from app.http import metrics
 from app.http.parts import Parts
+from app.jobs.catalog import families_of, jobs_of
 from app.jobs.periodic import PeriodicJobs
+from app.jobs.running import JobRunner
 from app.repository.presence import require_shared_folder
 from config import Settings
 
@@ -76,7 +78,8 @@ class Lifecycle:
 
     def __init__(self, house: Parts) -> None:
         self._house = house
-        self._jobs = PeriodicJobs(house)
+        self._periodic = PeriodicJobs(house)
+        self._jobs = JobRunner(house, "web", jobs_of(house), families_of(house))
         self._worker: Any = None
         self._release: gevent.Greenlet | None = None
         self._revive: Callable[[], None] = lambda: None
@@ -88,11 +91,11 @@ class Lifecycle:
         embedded_database = getattr(worker, "embedded_database", None)
         if embedded_database is not None:
             self._revive = Reviver(self._house.settings, embedded_database)
-            self._jobs.add(REVIVE_SECONDS, self._revive)
+            self._periodic.add(REVIVE_SECONDS, self._revive)
         folder = master.current().metrics
         if folder is not None:
             self._share = partial(metrics.share, self._house, folder)
-            self._jobs.add(metrics.SHARE_SECONDS, self._share)
+            self._periodic.add(metrics.SHARE_SECONDS, self._share)
         logging.basicConfig(level=self._house.settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         try:
             first_start = self._begin()
@@ -102,6 +105,7 @@ class Lifecycle:
         except ArkvoryError as error:
             log.error("cannot start: %s", error)
             sys.exit(CANNOT_START)
+        self._periodic.start()
         self._jobs.start()
         if worker is not None:
             self._announce(first_start)
@@ -197,7 +201,8 @@ class Lifecycle:
         """After the last request."""
         if self._release is not None:
             self._release.kill()
-        self._jobs.stop()
+        self._jobs.begin_nothing()
+        self._periodic.stop()
         self._leave()
         self._share()
         self._house.database.dispose()

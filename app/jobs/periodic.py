@@ -1,4 +1,4 @@
-"""What happens every so often in each web process: leases of uploads, doubts; and in one of them: cleanup."""
+"""What each process does every so often for itself: leases of its uploads and places, doubts, what it counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import gevent
 from app.database.outage import outage
 from app.errors import ArkvoryError
 from app.http.parts import Parts
-from app.repository.cleanup import run_quietly
 from app.repository.uses import FLUSH_SECONDS
 
 log = logging.getLogger(__name__)
@@ -31,16 +30,7 @@ class PeriodicJobs:
             (PLACE_SECONDS, house.places.renew),
             (FLUSH_SECONDS, house.uses.flush),
         ]
-        self._cleaning: list[gevent.Greenlet] = []
         self._greenlets: list[gevent.Greenlet] = []
-
-    def _clean(self) -> None:
-        """On a single node always; in a cluster unless another process does."""
-        house = self._house
-        if house.leases is None:
-            run_quietly(house.cleanup)
-        else:
-            house.leases.run("cleanup", lambda: run_quietly(house.cleanup), house.settings.cleanup_seconds)
 
     def add(self, seconds: float, job: Callable[[], None]) -> None:
         """One more, before `start`."""
@@ -48,15 +38,10 @@ class PeriodicJobs:
 
     def start(self) -> None:
         self._greenlets = [gevent.spawn(_every, seconds, job) for seconds, job in self._jobs]
-        self._cleaning = [gevent.spawn(_every, self._house.settings.cleanup_seconds, self._clean)]
-
-    def begin_nothing(self) -> None:
-        """At the beginning of a graceful stop: the cleanup ends. What running requests hold, up to the last one, is still renewed."""
-        gevent.killall(self._cleaning, timeout=5)
 
     def stop(self) -> None:
         """Ends each where it stands; transactions roll back."""
-        gevent.killall([*self._greenlets, *self._cleaning], timeout=5)
+        gevent.killall(self._greenlets, timeout=5)
 
 
 def _every(seconds: float, job: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ from app.cache.installation import read_switches
 from app.cluster import mailbox, membership
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import Step
-from app.errors import NotOwner, Unavailable
+from app.errors import Unavailable
 from app.repository.blobs import Blobs
 from app.repository.publishing import delete_rows
 from app.repository.references import is_part
@@ -69,10 +69,15 @@ class Cleanup:
         self._store = store
         self._pool = gevent.get_hub().threadpool
         self._turn = BoundedSemaphore(1)
+        self._check: Callable[[], None] = lambda: None
 
-    def run(self) -> Cleaned:
-        """Everything once. Raises NotOwner or Unavailable when it cannot go on; the next run does the rest."""
+    def run(self, check: Callable[[], None] = lambda: None) -> Cleaned:
+        """Everything once; `check` is called before each batch, and what it raises ends it.
+
+        Raises NotOwner or Unavailable when it cannot go on; the next run does the rest.
+        """
         with self._turn:
+            self._check = check
             return self._run()
 
     def _run(self) -> Cleaned:
@@ -91,9 +96,13 @@ class Cleanup:
 
     def _in_batches(self, step: Callable[[], int]) -> int:
         total = 0
-        while (count := step()) > 0:
+        while (count := self._next(step)) > 0:
             total += count
         return total
+
+    def _next(self, step: Callable[[], int]) -> int:
+        self._check()
+        return step()
 
     # -- uploads
 
@@ -123,6 +132,7 @@ class Cleanup:
             frozen = read_switches(connection).read_only
         while not frozen and (found := self._stale_parts()):
             for repository_id, ids in found.items():
+                self._check()
                 count += self._delete_parts_of(repository_id, ids)
         return count
 
@@ -164,6 +174,7 @@ class Cleanup:
         count = 0
         last: Any = None
         while rows := self._candidates(last):
+            self._check()
             staged = self._pool.apply(self._store.staged)
             count += sum(self._delete_blob(row) for row in rows if row.digest not in staged)
             last = (rows[-1].candidate_at, rows[-1].id)
@@ -248,6 +259,7 @@ class Cleanup:
             )
         # Asked last: an upload that opened meanwhile is in this process's own list.
         left = present - still_open - set(self._admission.open_uploads)
+        self._check()
         for upload_id in left:
             self._pool.apply(self._store.remove_temporary, (upload_id,))
         return len(left)
@@ -293,13 +305,3 @@ class Cleanup:
 
 _STALE = "a.candidate_at <= now() - make_interval(secs => :grace)"
 _LOCKED_PARTS = text(f"select a.id, a.path, a.blob_id, a.upload_id from arkvory_artifacts a where a.id = any(:ids) and {_STALE} for update")
-
-
-def run_quietly(cleanup: Cleanup) -> None:
-    """For the periodic runner: what stopped it is logged, and tried again next time."""
-    try:
-        cleanup.run()
-    except (NotOwner, Unavailable) as error:
-        log.warning("cleanup stopped: %s", error)
-    except Exception:
-        log.exception("cleanup failed")
