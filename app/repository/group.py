@@ -376,7 +376,9 @@ class Group:
         def kept_from(member: Snapshot) -> str | None:
             if member in without:
                 return f"it is not online, and does not hold the name {package!r}"
-            return None if member in asked else f"a hosted member holds the name {package!r}, so no proxy is asked (shield)"
+            return None if member in asked else (
+                f"a hosted member holds the name {package!r}, or held it once, so no proxy is asked (shield; merged_names gives it free)"
+            )
 
         return [Step(each, kept_from(each)) for each in members]
 
@@ -421,7 +423,5 @@ def _nothing(ask: Ask) -> NotFound:
     return absent_at(ask.format, ask.path, ask.repository)
 
 
-_HOLDS = text(
-    "select exists (select 1 from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id "
-    "where p.repository_id = any(:ids) and p.name = :package)"
-)
+# What was published once is held for good: when its last version goes (by a client, or by retention), nobody else may step in.
+_HOLDS = text("select exists (select 1 from arkvory_packages p where p.repository_id = any(:ids) and p.name = :package)")

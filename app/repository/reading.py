@@ -125,7 +125,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Absence(NamedTuple):
-    """Nothing is at a path: whether something lies below it, and whether anything of its package is there."""
+    """Nothing is at a path: whether something lies below it, and whether anything of its package is there, or was once."""
 
     folder: bool
     named: bool
@@ -814,8 +814,8 @@ def _gate_text(entered: str, entered_from: str) -> TextClause:
         # Looked for where nothing else is found.
         "case when a.path is null then exists (select 1 from arkvory_artifacts f where f.repository_id = r.id and not f.withheld "
         "and f.path > :folder and f.path < :folder_end) end as folder, "
-        "case when a.path is null then :package <> '' and exists (select 1 from arkvory_packages p join arkvory_artifacts o "
-        f"on o.package_id = p.id where p.repository_id = r.id and p.name = :package) end as named {_NUMBERS_FROM}{entered_from} "
+        "case when a.path is null then :package <> '' and exists (select 1 from arkvory_packages p "
+        f"where p.repository_id = r.id and p.name = :package) end as named {_NUMBERS_FROM}{entered_from} "
         "left join arkvory_artifacts a on a.repository_id = r.id and a.path = :path left join arkvory_blobs b on b.id = a.blob_id "
         "left join arkvory_holds h on h.repository_id = r.id and h.path = :path left join arkvory_freshness f on f.artifact_id = a.id "
         "where r.id = :id and r.deleted_at is null"

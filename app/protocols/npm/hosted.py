@@ -33,15 +33,12 @@ _OF_THE_LATEST = ("description", "homepage", "keywords", "repository", "contribu
 
 
 def held_by(connection: Connection, members: Iterable[Snapshot], names: Iterable[str]) -> frozenset[str]:
-    """Those of these names that hosted members of a group hold, whatever of them is shown."""
+    """Those of these names that hosted members of a group hold, whatever of them is shown, or is there still."""
     values = {"ids": [each.id for each in members if each.upstream_url is None], "names": sorted(filter(is_name, names))}
     return frozenset(connection.execute(_HELD, values).scalars())
 
 
-_HELD = text(
-    "select distinct p.name from arkvory_packages p join arkvory_artifacts a on a.package_id = p.id "
-    "where p.repository_id = any(:ids) and p.name = any(:names)"
-)
+_HELD = text("select distinct p.name from arkvory_packages p where p.repository_id = any(:ids) and p.name = any(:names)")
 
 
 @dataclass(frozen=True)

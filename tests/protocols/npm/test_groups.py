@@ -115,6 +115,28 @@ def test_a_name_that_is_hosted_here_is_asked_of_no_upstream(room: Room) -> None:
     assert list(room.packument()["versions"]) == ["1.0.0", "9.9.9"]
 
 
+def test_a_name_that_was_hosted_here_is_asked_of_no_upstream_after_its_last_version_went(room: Room) -> None:
+    """Dependency confusion: old lock files go on asking. Who manages the group gives the name free, in words."""
+    admin = {"as_": room_of.ADMINISTRATOR}
+    room.there(room.near, "p", "9.9.9")
+    assert list(room.packument()["versions"]) == ["9.9.9"]
+    room.group(write_member="own")
+    room.own("p", "1.0.0")
+    assert room.once(f"p/-rev/{room.packument()['_rev']}", "DELETE", **admin).status_code == 200
+    room.near.asked.clear(), room.far.asked.clear()
+    for _ in ("cold", "warm"):
+        for path in ("p", "p/9.9.9", "p/latest", "-/package/p/dist-tags", "p/-/p-9.9.9.tgz", "p/-/p-1.0.0.tgz"):
+            assert refused(room.once(path)) == (404, "not_found"), path
+    assert room.once(BULK, "POST", data=b'{"p": ["1.0.0"]}').status_code in (200, 404)
+    found = {"objects": [{"package": {"name": "p", "version": "9.9.9"}}], "total": 1}
+    room.near.put("/-/v1/search?text=p", json.dumps(found).encode())
+    assert room.packument("-/v1/search?text=p")["objects"] == []
+    assert not [each for each in room.near.asked + room.far.asked if each.target.startswith("/p") or b'"p"' in each.body]
+    room.group(merged_names=["p"])
+    assert list(room.packument()["versions"]) == ["9.9.9"]
+    assert room.once("p/-/p-9.9.9.tgz").data == tarball("p", "9.9.9")
+
+
 def test_what_the_first_member_withholds_no_later_one_shows(room: Room) -> None:
     """Neither a version of its own, nor a tag that names it, nor the file."""
     for upstream in (room.near, room.far):

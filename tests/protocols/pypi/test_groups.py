@@ -84,6 +84,15 @@ def test_a_name_that_a_hosted_member_holds_is_never_answered_from_a_proxy(shield
     assert shielded.get(f"files/litellm/{COMMON}").content == OURS["1.85"]
     assert shielded.get(f"files/litellm/{name_of('1.90')}").status_code == 404
     assert list(shielded.get("pypi/litellm/json").json()["releases"]) == list(OURS)
+    # In no spelling, and not when its last file is gone.
+    for project in ("LiteLLM", "litellm"):
+        assert shielded.get(f"files/{project}/{name_of('1.90')}").status_code == 404
+    for version in OURS:
+        assert shielded.server.delete(f"/api/v1/repositories/ours/artifacts/litellm/{name_of(version)}").status_code == 204
+    asked = len(shielded.theirs.upstream.asked)
+    for path in ("simple/litellm/", f"files/litellm/{name_of('1.90')}", "pypi/litellm/json", f"files/litellm/{name_of('1.83')}"):
+        assert shielded.get(path).status_code == 404, path
+    assert len(shielded.theirs.upstream.asked) == asked
 
 
 def test_a_merged_page_is_the_union_and_hash_and_bytes_are_the_first_members(merged: Group) -> None:
