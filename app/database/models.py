@@ -340,6 +340,8 @@ upstreams = Table(
     Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE"), primary_key=True),
     Column("shown", JSONB, nullable=False),
     Column("secret", Text),
+    # An administrator said where it is (upstream/outward.py).
+    Column("may_lie_inside", Boolean, nullable=False, server_default=text("true")),
 )
 
 # What a proxy knows of a local copy: the upstream's own validators, when it was compared last and is to be next. `source` is the

@@ -25,10 +25,13 @@ from app.repository.writable import require_writable, settings_for_writing
 
 @dataclass(frozen=True)
 class PackageState:
-    """A package that is to be changed, as the client knows it: `revision` null means whatever it is now."""
+    """A package that is to be changed, as the client knows it; `revisions` by the ids of packages, null: whatever it is now.
+
+    What was read through a group has those of all members of which all was told.
+    """
 
     name: str
-    revision: int | None = None
+    revisions: Mapping[int, int] | None = None
 
 
 class Editor:
@@ -206,7 +209,9 @@ def _find_package(connection: Connection, repository_id: int, state: PackageStat
     row = connection.execute(statement, {"id": repository_id, "name": state.name}).first()
     if row is None:
         raise NotFound(f"there is no package {state.name!r}")
-    if state.revision not in (None, row.revision):
+    if state.revisions is not None and row.id not in state.revisions:
+        raise Conflict(f"what you read of {state.name!r} is not all of it, or another repository's; read it where it is to be changed")
+    if state.revisions is not None and state.revisions[row.id] != row.revision:
         raise Conflict(f"{state.name!r} was changed meanwhile; read it again, then send your change again")
     return row
 

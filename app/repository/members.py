@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,24 +33,27 @@ class Members:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def check(self, connection: Connection, caller: Caller, format: str, roll: Roll, former: Roll) -> Mapping[str, Snapshot]:
-        """The members by name, where the caller may put them there. Raises Invalid with the field, Forbidden or Unauthenticated."""
+    def check(self, connection: Connection, caller: Caller, format: str, roll: Roll, former: Collection[int]) -> Mapping[str, Snapshot]:
+        """The members by name, where the caller may put them there; nobody's right to `former` ones, by id, is asked again.
+
+        Raises Invalid with the field, Forbidden or Unauthenticated.
+        """
         if len(roll.members) > MOST_MEMBERS:
             raise Invalid(f"a group has at most {MOST_MEMBERS} members", field="members")
         if len(set(roll.members)) != len(roll.members):
             raise Invalid("each member is named once", field="members")
-        found = {name: self._member(connection, caller, name, known=name in former.members) for name in roll.members}
+        found = {name: self._member(connection, caller, name, former) for name in roll.members}
         for member in found.values():
             _check_kind(member, format)
         if roll.written is not None:
             _check_written(found.get(roll.written), roll.written)
         return found
 
-    def _member(self, connection: Connection, caller: Caller, name: str, *, known: bool) -> Snapshot:
-        """`known`: it is a member already, and nobody's right to it is asked again."""
+    def _member(self, connection: Connection, caller: Caller, name: str, former: Collection[int]) -> Snapshot:
+        """By its id: under a member's name there may be another repository by now."""
         try:
             member = read_snapshot(connection, "default", name)
-            if not known:
+            if member.id not in former:
                 self._access.require_whole(connection, caller, member, MANAGE)
         except (NotFound, Forbidden, Unauthenticated) as error:
             raise _refused(caller, name, error) from None
@@ -96,6 +99,11 @@ def warnings(*, public: bool, members: Sequence[Snapshot]) -> tuple[str, ...]:
     """What whoever adds these members to a group, or opens it, should know."""
     who = "anyone" if public else "everyone who may read the group"
     return tuple(f"{each.name!r} is private; through this group {who} can read it" for each in members if not each.public)
+
+
+def member_ids(connection: Connection, group_id: int) -> set[int]:
+    """Ids of those that belong to it."""
+    return set(connection.execute(text("select member_id from arkvory_members where group_id = :id"), {"id": group_id}).scalars())
 
 
 def groups_of(connection: Connection, member_id: int) -> set[int]:

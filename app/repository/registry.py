@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import IntegrityError
 
-from app.access.authority import Authority
+from app.access.authority import Authority, has_full_scope
 from app.access.decision import MANAGE, Access, find_repository
 from app.access.identity import Caller
 from app.access.visibility import KNOWN, subject
@@ -23,13 +23,14 @@ from app.cache.view import Epochs
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
-from app.errors import AlreadyExists, Invalid, NotFound, Unavailable
+from app.errors import AlreadyExists, Forbidden, Invalid, NotFound, Unavailable
 from app.repository.formats import FORMATS, NAME_POLICIES, VERSION_POLICIES, WRITE_POLICIES
-from app.repository.members import Members, Roll, groups_of, leave_groups, lost_by_groups, warnings
+from app.repository.members import Members, Roll, groups_of, leave_groups, lost_by_groups, member_ids, warnings
 from app.repository.names import check_repository_name
 from app.repository.patterns import check_pattern
 from app.repository.writable import require_writable
 from app.upstream import upstream as upstreams
+from app.upstream.outward import names_inside
 from app.upstream.secrets import Secrets
 from config import Settings
 
@@ -146,7 +147,7 @@ class Registry:
         connection = transaction.connection
         creator_id = self._creator(connection, caller)
         roll = Roll(tuple(new.members or ()), (new.settings or {}).get("write_member"))
-        members = self._members.check(connection, caller, new.format, roll, Roll())
+        members = self._members.check(connection, caller, new.format, roll, ())
         _require_locks(locked, {each.id for each in members.values()})
         transaction.order.reach(Step.REPOSITORY_ROW)
         settings = dict(new.settings or {})
@@ -157,6 +158,7 @@ class Registry:
             raise AlreadyExists(_taken(connection, new.name, new.host))
         if new.kind == "proxy":
             upstreams.write(connection, self._secrets, made, described)
+            self._place_upstream(connection, caller, made, values["upstream_url"], described)
         if members:
             self._members.write(transaction, made, roll, members)
         if new.host is not None:
@@ -209,9 +211,9 @@ class Registry:
         self._still_managed(connection, caller, name, found.id)
         before = _read(connection, name)
         after = _changed(before, change)
-        roll = _roll(before, after)
-        members = self._members.check(connection, caller, before.format, roll, before.roll)
-        added = [each for each in members.values() if each.name not in before.roll.members]
+        roll, former = _roll(before, after), member_ids(connection, found.id)
+        members = self._members.check(connection, caller, before.format, roll, former)
+        added = [each for each in members.values() if each.id not in former]
         _require_locks(locked, {each.id for each in added})
         described = self._described(connection, found.id, before, change)
         _advance(transaction, found.id, before, after, described=described is not None)
@@ -221,6 +223,8 @@ class Registry:
             self._members.write(transaction, found.id, roll, members)
         if described is not None:
             upstreams.write(connection, self._secrets, found.id, described)
+        if after["upstream_url"] != before.upstream_url or "http_proxy" in (change.values.get("upstream") or {}):
+            self._place_upstream(connection, caller, found.id, after["upstream_url"], described or {})
         if _moves_host(before, after):
             transaction.advance_installation()
         opened = after["public"] and not before.public
@@ -262,6 +266,17 @@ class Registry:
             raise Invalid(f"a {before.kind} repository has no upstream", field="upstream")
         former = upstreams.values(connection, self._secrets, repository_id)
         return upstreams.merged(upstreams.kept(former, wanted or {}, moved=moved), wanted or {})
+
+    def _place_upstream(
+        self, connection: Connection, caller: Caller, repository_id: int, url: str | None, described: Mapping[str, Any]
+    ) -> None:
+        """Whoever says where it is: only administrators name what only this machine can reach. Raises Forbidden."""
+        identity = self._authority.present(connection, caller)
+        may_lie_inside = identity is not None and identity.administrator and has_full_scope(identity)
+        addresses = (url, described.get("http_proxy"))
+        if not may_lie_inside and any(names_inside(urlsplit(each).hostname or "") for each in addresses if each):
+            raise Forbidden("only an administrator may name an upstream, or its HTTP proxy, at an address of this machine or of its link")
+        upstreams.let_inside(connection, repository_id, may_lie_inside)
 
     def _creator(self, connection: Connection, caller: Caller) -> int | None:
         """Who the creator is to be; null for a command on this machine, which has no account."""

@@ -25,7 +25,7 @@ from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut, UpstreamU
 from app.upstream.breaker import LONGEST_PAUSE, Line
 from app.upstream.freshness import http_moment
 from app.upstream.logins import MOST_BYTES, Logins, basic, basic_of, challenges
-from app.upstream.outward import LeadsInside, OutwardManager, lies_inside
+from app.upstream.outward import LeadsInside, OutwardManager, OutwardProxyManager, lies_inside
 from app.upstream.upstream import Upstream, origin
 
 log = logging.getLogger(__name__)
@@ -357,13 +357,17 @@ class _Request:
             return self._ask(url)
 
     def _ask(self, url: str) -> urllib3.BaseHTTPResponse:
-        """An upstream that lies inside itself may lead there; no other one. Raises UpstreamUnfit."""
-        if origin(url) == origin(self.upstream.url):
+        """An upstream that may lie inside, and does, may lead there; no other one. Raises UpstreamUnfit."""
+        upstream = self.upstream
+        its_own = origin(url) == origin(upstream.url)
+        if its_own and upstream.may_lie_inside:
             return self._send(url, outward=False)
         try:
             return self._send(url, outward=True)
         except LeadsInside:
-            if not lies_inside(urlsplit(self.upstream.url).hostname or ""):
+            if not upstream.may_lie_inside and (its_own or upstream.http_proxy is not None):
+                raise UpstreamUnfit(_ONLY_ADMINISTRATORS) from None
+            if not upstream.may_lie_inside or not lies_inside(urlsplit(upstream.url).hostname or ""):
                 raise UpstreamUnfit("the upstream leads to an address of this machine, or of its link") from None
         return self._send(url, outward=False)
 
@@ -374,6 +378,7 @@ class _Request:
         )  # fmt: skip
 
 
+_ONLY_ADMINISTRATORS = "the upstream, or its HTTP proxy, is at an address of this machine or its link; an administrator may name such a one"
 _NO_RETRIES = Retry(total=False, redirect=False, raise_on_redirect=False)
 
 
@@ -383,7 +388,8 @@ def _through_proxy(upstream: Upstream) -> urllib3.PoolManager:
     login = parts.netloc.rpartition("@")[0]
     headers = {"Proxy-Authorization": basic_of(unquote(login))} if login else None
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    return urllib3.ProxyManager(address, proxy_headers=headers, ssl_context=_tls(upstream.ca))
+    kind = urllib3.ProxyManager if upstream.may_lie_inside else OutwardProxyManager
+    return kind(address, proxy_headers=headers, ssl_context=_tls(upstream.ca))
 
 
 def _tls(ca: str | None) -> ssl.SSLContext:

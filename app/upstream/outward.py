@@ -1,8 +1,8 @@
 """Connections that lead to no place which only this machine can reach.
 
 Where an upstream sends us to another server (a redirect, a link in an index, a token service), that may not be this machine itself, nor
-what stands on its link: there are services which give secrets to whoever can reach them. Looked at is the address that was
-connected to, whatever its name was, before anything is sent.
+what stands on its link: there are services which give secrets to whoever can reach them. Nor may the upstream itself, or its HTTP proxy,
+unless an administrator named it. Looked at is the address that was connected to, whatever its name was, before anything is sent.
 """
 
 from __future__ import annotations
@@ -25,6 +25,14 @@ class LeadsInside(Exception):
 def lies_inside(host: str) -> bool:
     """Whether a name or an address is that of this machine, or lies on its link. Raises OSError for a name that nobody knows."""
     return any(is_inside(str(each[4][0])) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+
+
+def names_inside(host: str) -> bool:
+    """Whether that can be said of it without asking anybody: an address, or the name that each machine has for itself."""
+    try:
+        return host == "localhost" or is_inside(host)
+    except ValueError:
+        return False
 
 
 def is_inside(address: str) -> bool:
@@ -60,9 +68,20 @@ class _HttpsPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _Https
 
 
+_POOLS: dict[str, type[urllib3.HTTPConnectionPool]] = {"http": _HttpPool, "https": _HttpsPool}
+
+
 class OutwardManager(urllib3.PoolManager):
     """Raises LeadsInside."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+        self.pool_classes_by_scheme = _POOLS
+
+
+class OutwardProxyManager(urllib3.ProxyManager):
+    """The same of the way to an HTTP proxy."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.pool_classes_by_scheme = _POOLS

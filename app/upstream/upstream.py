@@ -47,6 +47,8 @@ class Upstream:
     connect_seconds: float = CONNECT_SECONDS
     read_seconds: float = READ_SECONDS
     connections: int = CONNECTIONS
+    # Whether it may lie where only this machine can reach it (`outward.py`): an administrator said where it is.
+    may_lie_inside: bool = True
 
 
 def check_url(url: str | None) -> str:
@@ -86,8 +88,14 @@ def origin(url: str) -> tuple[str, str | None, int | None]:
 
 def read(connection: Connection, secrets: Secrets, repository_id: int) -> Upstream:
     """For one fetch. Raises Unavailable when the secrets cannot be read."""
-    row = connection.execute(text("select upstream_url from arkvory_repositories where id = :id"), {"id": repository_id}).one()
-    return Upstream(row.upstream_url, **values(connection, secrets, repository_id))
+    row = connection.execute(
+        text(
+            "select r.upstream_url, coalesce(u.may_lie_inside, true) as may_lie_inside from arkvory_repositories r "
+            "left join arkvory_upstreams u on u.repository_id = r.id where r.id = :id"
+        ),
+        {"id": repository_id},
+    ).one()
+    return Upstream(row.upstream_url, **values(connection, secrets, repository_id), may_lie_inside=row.may_lie_inside)
 
 
 def values(connection: Connection, secrets: Secrets, repository_id: int) -> dict[str, Any]:
@@ -109,6 +117,15 @@ def write(connection: Connection, secrets: Secrets, repository_id: int, after: M
         ),
         {"id": repository_id, "shown": json.dumps(shown(after)), "secret": secrets.encrypt(json.dumps(hidden)) if hidden else None},
     )
+
+
+def let_inside(connection: Connection, repository_id: int, may_lie_inside: bool) -> None:
+    """Keep whether it may lie where only this machine can reach it."""
+    statement = text(
+        "insert into arkvory_upstreams (repository_id, shown, may_lie_inside) values (:id, '{}', :may) "
+        "on conflict (repository_id) do update set may_lie_inside = excluded.may_lie_inside"
+    )
+    connection.execute(statement, {"id": repository_id, "may": may_lie_inside})
 
 
 def shown(after: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import gevent
 import pytest
 
 from app.access.identity import Caller
-from app.errors import AlreadyExists, ArkvoryError, Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
+from app.errors import AlreadyExists, ArkvoryError, Forbidden, Invalid, NotFound, Unauthenticated, Unavailable, UpstreamFailed
 from app.repository.registry import NewRepository, RepositoryChange
 from tests.support.house import ADMIN, NOBODY, House
+from tests.support.upstreams import FakeUpstream
 
 
 def names(house: House, caller: Caller) -> list[str]:
@@ -254,6 +255,48 @@ def test_credentials_do_not_follow_to_another_host(house: House) -> None:
     assert house.registry.show(ADMIN, "there").upstream == {"username": "v", "password": True, "connections": 4}
     house.change("there", upstream={"http_proxy": "http://elsewhere:3128"})
     assert house.registry.show(ADMIN, "there").upstream == {"http_proxy": "http://elsewhere:3128", "connections": 4}
+
+
+INSIDE = ("http://127.0.0.1:8081/x", "http://localhost", "http://[::1]:9", "http://169.254.169.254/latest", "http://[::ffff:127.0.0.1]/")
+
+
+def test_only_administrators_name_what_only_this_machine_can_reach(house: House, upstream: FakeUpstream) -> None:
+    """Else whoever manages a repository reads what this machine alone may: the secrets that clouds give their machines, for one."""
+    house.repository("there", kind="proxy", upstream_url="https://there", settings={"mutable_ttl": 0})
+    house.user("anna"), house.rule("there", "user:anna", "manage", "read")
+    anna = house.identify(house.token("anna"))
+    for url in INSIDE:
+        for values in ({"upstream_url": url}, {"upstream": {"http_proxy": url}}):
+            with pytest.raises(Forbidden, match="only an administrator"):
+                house.registry.update(anna, "there", RepositoryChange(values))
+    assert house.registry.show(ADMIN, "there").upstream_url == "https://there"
+    upstream.put("/secret", b"secret"), upstream.put("/a", b"a")
+    port = upstream.url.rpartition(":")[2]
+    # A name of this machine, which nobody can tell before it is asked for; and whoever lies there leads nowhere inside either.
+    for name in (f"http://2130706433:{port}", f"http://0x7f.1:{port}"):
+        house.registry.update(anna, "there", RepositoryChange({"upstream_url": name}))
+        with pytest.raises(UpstreamFailed, match="an administrator may name such a one"):
+            house.read("secret", "there")
+    assert upstream.asked == []
+    # What an administrator named stays where it is, until somebody else moves it.
+    house.change("there", upstream_url=upstream.url)
+    house.registry.update(anna, "there", RepositoryChange({"upstream": {"connections": 3}, "settings": {"miss_ttl": 0}}))
+    assert house.read("a", "there") == b"a"
+    for values in ({"upstream_url": f"{upstream.url}/secret"}, {"upstream": {"http_proxy": None}}):
+        with pytest.raises(Forbidden):
+            house.registry.update(anna, "there", RepositoryChange(values))
+    assert house.read("a", "there") == b"a"
+
+
+def test_who_may_create_repositories_names_nothing_inside_either(make_house: Callable[..., House]) -> None:
+    house = make_house(ARKVORY_REPOSITORY_CREATION="signed-in")
+    house.user("anna")
+    anna = house.identify(house.token("anna"))
+    for url in INSIDE:
+        with pytest.raises(Forbidden, match="only an administrator"):
+            house.registry.create(anna, NewRepository("there", "raw", kind="proxy", upstream_url=url))
+    house.registry.create(anna, NewRepository("there", "raw", kind="proxy", upstream_url="https://there"))
+    assert house.value("select may_lie_inside from arkvory_upstreams") is False
 
 
 def test_secrets_under_another_key_are_unreadable_and_said_so(make_house: Callable[..., House]) -> None:

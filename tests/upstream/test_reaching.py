@@ -80,6 +80,15 @@ def test_a_redirect_goes_through_the_proxy_too(upstream: FakeUpstream, company: 
     assert [each.target for each in company.asked] == [f"{upstream.url}/file", f"{upstream.url}/second"]
 
 
+def test_a_proxy_inside_is_an_administrators_to_name(upstream: FakeUpstream, secure: FakeUpstream, company: ForwardProxy) -> None:
+    """Whoever else may describe an upstream could have it send what they like to what only this machine can reach."""
+    for there in (upstream, secure):
+        there.put("/file", BODY)
+        with pytest.raises(UpstreamFailed, match="its HTTP proxy, is at an address of this machine"):
+            fetch(there, http_proxy=through(company), may_lie_inside=False)
+    assert not company.seen and not company.asked and not upstream.asked
+
+
 @pytest.mark.parametrize("login", ["", "me:wrong@"])
 def test_a_proxy_that_refuses_is_no_absence(
     secure: FakeUpstream, upstream: FakeUpstream, company: ForwardProxy, pair: Pair, login: str

@@ -6,7 +6,8 @@ npm sends some of them as the whole document, as it was with the change in it. O
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -18,16 +19,18 @@ from app.repository.deleting import Editor, PackageState
 from app.repository.publishing import Target
 
 MOST_DEPRECATION = 16 * 1024
+# See `hosted.revision_text`.
+_REVISION = re.compile(r"([0-9]{1,18})-([0-9a-f]{1,16})")
 
 
 def state_of(package: str, revision: Any) -> PackageState:
     """What the client read, by its `_rev`; None: whatever is there. Raises Invalid."""
     if revision is None:
         return PackageState(package)
-    number = str(revision).partition("-")[0]
-    if not number.isascii() or not number.isdigit() or len(number) > 18:
+    found = [_REVISION.fullmatch(each) for each in str(revision).split(".")]
+    if None in found:
         raise Invalid(f"{str(revision)[:80]!r} is no revision of a document", "_rev")
-    return PackageState(package, int(number))
+    return PackageState(package, {int(each[2], 16): int(each[1]) for each in found if each is not None})
 
 
 def anything(package: str) -> str:
@@ -92,8 +95,17 @@ def _version_id(connection: Connection, package_id: int, package: str, version: 
 # Deprecation and owners
 
 
-def deprecate(editor: Editor, target: Target, package: str, revision: Any, wanted: Mapping[str, Any]) -> None:
-    """Deprecations by version, as they are to be; an empty one takes it back. Versions that are not spoken of stay as they are."""
+def deprecate(
+    editor: Editor, target: Target, package: str, revision: Any, wanted: Mapping[str, Any], others: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Deprecations by version, as they are to be; an empty one takes it back. Versions that are not spoken of stay as they are.
+
+    Of a document that was read through a group, `others` are those that all members' versions have: what stays as it is need not be here.
+    """
+    here = editor.hosted(target)
+    if here.name != target.repository:
+        unchanged = others()
+        wanted = {version: message for version, message in wanted.items() if (message or "") != (unchanged.get(version) or "")}
     for message in wanted.values():
         if message is not None and (not isinstance(message, str) or len(message) > MOST_DEPRECATION):
             raise Invalid(f"a deprecation is a text of at most {MOST_DEPRECATION} characters", "deprecated")
@@ -102,7 +114,7 @@ def deprecate(editor: Editor, target: Target, package: str, revision: Any, wante
     def change(connection: Connection, package_id: int) -> None:
         rows = connection.execute(_DEPRECATIONS, {"package": package_id}).all()
         if unknown := messages.keys() - {row.version for row in rows}:
-            raise NotFound(f"there is no version {min(unknown)!r} of {package!r}")
+            raise NotFound(f"there is no version {min(unknown)!r} of {package!r} in repository {here.name!r}")
         changed = [(row.id, messages[row.version]) for row in rows if messages.get(row.version, row.deprecated) != row.deprecated]
         values = {"ids": [each for each, _ in changed], "messages": [message for _, message in changed]}
         connection.execute(_DEPRECATE, values)

@@ -17,7 +17,22 @@ from sqlalchemy import Connection
 from app.cache.snapshots import Snapshot
 from app.errors import NotFound
 from app.protocols.npm.hosted import Hosted
-from app.protocols.npm.portions import Held, Holder, Names, Opened, Portion, Read, Wanted, dumps, members, merged_tags, of_each, separated
+from app.protocols.npm.names import parsed_version
+from app.protocols.npm.portions import (
+    Held,
+    Holder,
+    Names,
+    Opened,
+    Portion,
+    Read,
+    Wanted,
+    dumps,
+    members,
+    merged_revision,
+    merged_tags,
+    of_each,
+    separated,
+)
 from app.protocols.npm.proxied import Proxied
 from app.repository.reading import Draft, Merged, Shelf
 
@@ -81,7 +96,7 @@ class PackumentDocument(_OfPackage):
         def pieces() -> Iterator[bytes]:
             with contextlib.ExitStack() as held:
                 opened = [held.enter_context(each.open()) for each in portions]
-                yield from self._written(opened, portions[0].revision)
+                yield from self._written(opened, merged_revision(opened, portions))
 
         return self._draft(pieces, portions, long=any(each.long for each in portions))
 
@@ -112,13 +127,36 @@ class VersionDocument(_OfPackage):
     def key(self) -> str:
         return f"version {self.wanted} {self.package}"
 
-    def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Read[bytes]:
-        """What one repository has of it."""
+    def read(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Draft:
+        found = self._version(connection, snapshot, shelf)
+        return self._draft(lambda: iter([found.get()]), [found])
+
+    def part(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Read[bytes] | Portion:
+        """What one of several repositories has of it. Of a tag all of the package: only the tags of all tell its version."""
+        if parsed_version(self.wanted) is not None:
+            return self._version(connection, snapshot, shelf)
+        return _HOLDERS[snapshot.kind].portion(connection, snapshot, shelf, Wanted(self.package, self.base), alone=False)
+
+    def merge(self, repository: Snapshot, parts: Sequence[Read[bytes]] | Sequence[Portion]) -> Draft:
+        """What the first of them says that has it. To write it raises NotFound where none has."""
+        portions, reads = [each for each in parts if isinstance(each, Portion)], [each for each in parts if isinstance(each, Read)]
+        if portions:
+            return self._draft(lambda: iter([self._tagged(portions)]), portions, long=True)
+        return self._draft(lambda: iter([_first(reads)]), reads)
+
+    def _version(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Read[bytes]:
         return _HOLDERS[snapshot.kind].version(connection, snapshot, shelf, Wanted(self.package, self.base), self.wanted)
 
-    def merge(self, repository: Snapshot, parts: Sequence[Read[bytes]]) -> Draft:
-        """What the first of them says that has it. To write it raises NotFound where none has."""
-        return self._draft(lambda: iter([_first(parts)]), parts)
+    def _tagged(self, portions: Sequence[Portion]) -> bytes:
+        """Of the version that the packument's tag names what its packument says."""
+        with contextlib.ExitStack() as held:
+            opened = [held.enter_context(each.open()) for each in portions]
+            version = merged_tags([each.names for each in opened]).get(self.wanted, self.wanted)
+            first = next((each for each in opened if version in each.names.shown | each.names.withheld), None)
+            if first is None or version in first.names.withheld:
+                raise NotFound(f"there is no version {self.wanted!r} of {self.package!r}")
+            member = b"".join(first.fragments(first.names.shown - {version}))
+        return member.partition(b":")[2]
 
 
 @dataclass(frozen=True)

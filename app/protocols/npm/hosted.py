@@ -149,7 +149,7 @@ def read_tags(connection: Connection, package_id: int) -> dict[str, str]:
 
 
 def revision_text(package: Row[Any]) -> str:
-    """`_rev`: what a client sends back with a change to what it read."""
+    """`_rev`: what a client sends back with a change to what it read. Of several repositories they stand with dots between them."""
     return f"{package.revision}-{package.id:016x}"
 
 

@@ -69,7 +69,10 @@ class Opened(Protocol):
 
 @dataclass(frozen=True)
 class Portion:
-    """`long`: to write it takes longer than the loop may be kept from others. `revision` is that of the package's row, as text."""
+    """`long`: to write it takes longer than the loop may be kept from others.
+
+    `revision` is that of the package's row, as text; empty where a client that has read all changes nothing.
+    """
 
     open: Callable[[], AbstractContextManager[Opened]]
     long: bool
@@ -128,6 +131,17 @@ def of_each(opened: Sequence[Opened], part_of: Callable[[Opened, AbstractSet[str
     for each in opened:
         yield part_of(each, known)
         known |= each.names.shown | each.names.withheld
+
+
+def merged_revision(opened: Sequence[Opened], portions: Sequence[Portion]) -> str:
+    """Of those of which a client has seen all: whoever takes versions back sends what is to be left."""
+    told: list[str] = []
+    withheld: set[str] = set()
+    for each, portion in zip(opened, portions, strict=True):
+        if portion.revision and withheld.isdisjoint(each.names.shown):
+            told.append(portion.revision)
+        withheld |= each.names.withheld
+    return ".".join(told)
 
 
 def merged_tags(names: Sequence[Names]) -> dict[str, str]:

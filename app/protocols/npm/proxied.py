@@ -133,7 +133,8 @@ class Proxied:
         row = package_row(connection, snapshot.id, wanted.package)
         judge = Judge(snapshot)
         opener = _opener(connection, snapshot, shelf, wanted, judge)
-        return Portion(opener, True, "" if row is None else revision_text(row), (judge,))
+        # Nothing is changed there.
+        return Portion(opener, True, revision_text(row) if row is not None and alone else "", (judge,))
 
     def version(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, wanted: Wanted, which: str) -> Read[bytes]:
         judge = Judge(snapshot)

@@ -22,7 +22,7 @@ from app.protocols.npm.documents import PackumentDocument, TagsDocument, Version
 from app.protocols.npm.kept import index_path
 from app.protocols.npm.names import PROVENANCE, OneVersion, Packument, Revision, Tarball, is_name, package_of, parse, tarball_path
 from app.protocols.npm.negotiation import wants_abbreviated
-from app.protocols.npm.received import Document, receive, small_document
+from app.protocols.npm.received import Document, parsed, receive, small_document
 from app.protocols.npm.upstream import Registry
 from app.repository.publishing import Target
 from app.repository.reading import Ask, Gate
@@ -156,12 +156,20 @@ def _take_back(target: Target, package: str, revision: str, document: Document) 
 def _change(target: Target, package: str, revision: Any, document: Document) -> None:
     editor = parts().editor
     if document.versions:
-        changes.deprecate(editor, target, package, revision, document.versions)
+        changes.deprecate(editor, target, package, revision, document.versions, functools.partial(_deprecated, target, package))
     elif document.value("maintainers") is not None:
         maintainers = uploads.check_maintainers(document.value("maintainers"))
         changes.set_owners(editor, target, package, revision, maintainers)
     else:
         raise Invalid("the document brings no version, and changes none and no maintainers", "versions")
+
+
+def _deprecated(target: Target, package: str) -> dict[str, Any]:
+    """What the packument of a group says of each version."""
+    source = PackumentDocument(package)
+    ask = Ask(FORMAT, target.repository, f"{package}/", target.caller)
+    packument = parsed(parts().reader.document(ask, source, made_of=index_path(package)).document.body)
+    return {version: told.get("deprecated") for version, told in packument["versions"].items()}
 
 
 @blueprint.delete("/<segment:repository>/<artifact:path>")

@@ -255,6 +255,91 @@ def test_keys_and_searches_are_those_of_all_members(room: Room) -> None:
     assert told["objects"][0]["package"]["version"] == "1.0.0", "of the member that comes first"
 
 
+def test_what_a_tag_names_is_what_the_packument_says_of_it(room: Room) -> None:
+    """DESIGN 6: index and bytes of one version come from the same member, and what the first withholds no later one shows."""
+    room.group(name_policy="merge", write_member="own")
+    room.own("p", "1.0.0", "1.1.0")
+    tags = {"latest": "2.0.0", "odd": "1.1.0", "next": "2.0.0"}
+    room.there(room.near, "p", "1.0.0", "1.1.0", "2.0.0", **{"dist-tags": tags})
+    room.near.put("/p/-/p-1.1.0.tgz", tarball("p", "1.1.0", private=True))
+    for _ in ("cold", "warm"):
+        told = room.packument()
+        assert told["dist-tags"] == {"latest": "1.1.0", "next": "2.0.0", "odd": "1.1.0"}
+        for tag, version in told["dist-tags"].items():
+            assert room.packument(f"p/{tag}") == room.packument(f"p/{version}") == told["versions"][version]
+    quarantine = Quarantine(room.parts.database, room.parts.transactions, room.parts.access)
+    quarantine.hold(ADMIN, "own", "p/-/p-1.1.0.tgz", "looks odd")
+    assert room.packument()["dist-tags"] == {"latest": "1.0.0", "next": "2.0.0"}
+    for path in ("p/odd", "p/1.1.0"):
+        assert refused(room.once(path)) == (404, "not_found")
+    assert room.packument("p/latest")["version"] == "1.0.0"
+
+
+@pytest.mark.parametrize("members", [("own", "near"), ("near", "own")])
+def test_what_was_read_through_a_group_is_changed_where_it_lies(room: Room, members: tuple[str, ...]) -> None:
+    """npm sends the whole document back: deprecated, or without the versions that are to go. Those of other members are not meant."""
+    admin = {"as_": room_of.ADMINISTRATOR}
+    room.registry().update(ADMIN, "all", RepositoryChange({"members": list(members)}))
+    room.group(name_policy="merge", write_member="own")
+    theirs = test_proxy.document(room.near, "p", "2.0.0", "2.1.0", "3.0.0")
+    theirs["versions"]["2.0.0"]["deprecated"] = "theirs"
+    theirs["versions"]["3.0.0"]["deprecated"] = False
+    room.there(room.near, "p", "2.0.0", "2.1.0", "3.0.0", versions=theirs["versions"])
+    room.own("p", "1.0.0", "1.1.0")
+    told = room.packument()
+    told["versions"]["1.0.0"]["deprecated"] = "ours"
+    for _ in ("once", "twice"):
+        assert room.once("p", "PUT", data=json.dumps(told), **admin).status_code in (201, 409)
+        told["_rev"] = room.packument()["_rev"]
+    assert {version: each.get("deprecated") for version, each in room.packument()["versions"].items()} == {
+        "1.0.0": "ours", "1.1.0": None, "2.0.0": "theirs", "2.1.0": None, "3.0.0": False,
+    }  # fmt: skip
+    told["versions"]["2.1.0"]["deprecated"] = "not ours to say"
+    answer = room.once("p", "PUT", data=json.dumps(told), **admin)
+    assert (refused(answer), "'2.1.0' of 'p' in repository 'own'" in answer.text) == ((404, "not_found"), True)
+    told = room.packument(query_string="write=true")
+    del told["versions"]["1.0.0"]
+    assert room.once(f"p/-rev/{told['_rev']}", "PUT", data=json.dumps(told), **admin).status_code == 201
+    revision = room.packument()["_rev"]
+    assert room.once(f"p/-/p-1.0.0.tgz/-rev/{revision}", "DELETE", **admin).status_code == 200
+    assert list(room.packument()["versions"]) == (
+        ["1.1.0", "2.0.0", "2.1.0", "3.0.0"] if members[0] == "own" else ["2.0.0", "2.1.0", "3.0.0", "1.1.0"]
+    )
+    assert room.once(f"p/-rev/{revision}", "DELETE", **admin).status_code == 200
+    assert list(room.packument()["versions"]) == ["2.0.0", "2.1.0", "3.0.0"]
+
+
+def test_nothing_is_taken_back_that_the_group_did_not_show(room: Room) -> None:
+    """What a member before it withholds, or what was away, is missing in the document that the client sends back."""
+    admin = {"as_": room_of.ADMINISTRATOR}
+    room.registry().update(ADMIN, "all", RepositoryChange({"members": ["near", "own"]}))
+    room.group(name_policy="merge", write_member="own")
+    room.there(room.near, "p", "1.1.0", "9.0.0")
+    room.own("p", "1.0.0", "1.1.0", "1.2.0")
+    there = {"Authorization": room_of.ADMINISTRATOR}
+
+    def kept() -> list[str]:
+        return list(room.app.test_client().get("/npm/own/p", headers=there).get_json()["versions"])
+
+    def send(told: Any) -> int:
+        return int(room.once(f"p/-rev/{told.get('_rev')}", "PUT", data=json.dumps(told), **admin).status_code)
+
+    Quarantine(room.parts.database, room.parts.transactions, room.parts.access).hold(ADMIN, "near", "p/-/p-1.1.0.tgz", "looks odd")
+    told = room.packument()
+    assert sorted(told["versions"]) == ["1.0.0", "1.2.0", "9.0.0"]
+    del told["versions"]["1.0.0"]
+    assert (send(told), kept()) == (400, ["1.0.0", "1.1.0", "1.2.0"])
+    Quarantine(room.parts.database, room.parts.transactions, room.parts.access).release(ADMIN, "near", "p/-/p-1.1.0.tgz")
+    room.registry().update(ADMIN, "own", RepositoryChange({"status": "offline"}))
+    away = room.packument()
+    assert sorted(away["versions"]) == ["1.1.0", "9.0.0"]
+    room.registry().update(ADMIN, "own", RepositoryChange({"status": "online"}))
+    assert (send(away), kept()) == (400, ["1.0.0", "1.1.0", "1.2.0"])
+    # Nor by what was read in another repository, whatever its number.
+    number = room.packument()["_rev"].partition("-")[0]
+    assert (send(away | {"_rev": f"{number}-{99:016x}"}), kept()) == (409, ["1.0.0", "1.1.0", "1.2.0"])
+
+
 def test_two_hosted_members_and_one_document(room: Room) -> None:
     room.registry().create(ADMIN, NewRepository("more", "npm"))
     room.registry().update(ADMIN, "all", RepositoryChange({"members": ["more", "own"]}))
