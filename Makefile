@@ -56,7 +56,7 @@ consistency-page: $(VENV)/ready-to-test ## write the tables of docs/consistency.
 setup: $(VENV)/ready-to-test ## only set up, for running and testing
 
 clean: ## remove what was built (not the data in var/)
-	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	@rm -rf $(VENV) build *.egg-info sdk/build sdk/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -not -path './var/*' -prune -exec rm -rf {} +
 
 # The virtual environment. A file in it says that it is complete, so the second time takes no time.
@@ -67,10 +67,10 @@ $(VENV)/ready-to-run: setup.cfg pyproject.toml config/constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint config/constraints.txt --editable .
 	touch $@
 
-$(VENV)/ready-to-test: setup.cfg pyproject.toml config/constraints.txt
+$(VENV)/ready-to-test: setup.cfg pyproject.toml config/constraints.txt sdk/setup.cfg sdk/pyproject.toml
 	@$(make_environment)
 	echo "Installing what Arkvory and its tests need (a minute or so, once) ..."
-	$(BIN)/python -m pip install --quiet --constraint config/constraints.txt --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --constraint config/constraints.txt --editable '.[test,lint]' --editable ./sdk
 	touch $@ $(VENV)/ready-to-run
 
 # Debian keeps the means to make virtual environments in a package of its own.

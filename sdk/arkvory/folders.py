@@ -1,0 +1,111 @@
+"""Whole folders: small files side by side, large ones one after the other, each in parts.
+
+What is the same on both sides is not sent. One file that fails keeps no other from its turn; in the end they are named (Incomplete).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from arkvory.errors import ArkvoryError, Incomplete, LocalFile
+from arkvory.files import sha256_of
+from arkvory.retry import Stop, Stopped
+from arkvory.working import run_all
+
+T = TypeVar("T")
+# What ends every other file's way too.
+_FATAL = frozenset({"no_answer", "timed_out", "untrusted", "unauthenticated", "capacity_spent", "read_only", "repository_offline"})
+
+
+class _There(Protocol):
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Job(Generic[T]):
+    """One file: by what name it is told of, how large it is, and what is to be done (with how many parts at once)."""
+
+    name: str
+    size: int
+    run: Callable[[int], T]
+
+
+def do_all(jobs: Iterable[Job[T]], parallel: int, large: int, stop: Stop) -> list[T]:
+    """What each came to, in the order of the jobs. Raises Incomplete when all have had their turn."""
+    everything, work = list(jobs), _Work[T](stop)
+    try:
+        run_all([work.alone(job) for job in everything if job.size < large], parallel, stop)
+        for job in everything:
+            if job.size >= large:
+                stop.check()
+                work.do(job, parallel)
+    except Stopped:
+        if not work.failures:
+            raise
+    if work.failures:
+        raise Incomplete(work.failures, len(everything))
+    return [work.results[job.name] for job in everything]
+
+
+class _Work(Generic[T]):
+    def __init__(self, stop: Stop) -> None:
+        self.results: dict[str, T] = {}
+        self.failures: dict[str, ArkvoryError] = {}
+        self._stop = stop
+        self._lock = threading.Lock()
+
+    def alone(self, job: Job[T]) -> Callable[[Stop], None]:
+        """To be done beside others."""
+        return lambda _stop: self.do(job, 1)
+
+    def do(self, job: Job[T], parallel: int) -> None:
+        try:
+            result = job.run(parallel)
+        except Stopped:
+            raise
+        except ArkvoryError as error:
+            with self._lock:
+                self.failures[job.name] = error
+            if error.code in _FATAL:
+                self._stop.set()
+        else:
+            with self._lock:
+                self.results[job.name] = result
+
+
+def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Path with slashes and file, in order; links to folders are not followed. Raises LocalFile for a folder that cannot be read."""
+    if not folder.is_dir():
+        raise LocalFile(f"{folder} is not a folder")
+
+    def unreadable(error: OSError) -> None:
+        raise LocalFile(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    for place, folders, names in os.walk(folder, onerror=unreadable):
+        folders.sort()
+        for name in sorted(names):
+            file = Path(place, name)
+            yield _encodable(file.relative_to(folder).as_posix()), file
+
+
+def is_same(file: Path, there: Mapping[str, _There], path: str) -> bool:
+    """Whether the other side has these bytes already."""
+    known = there.get(path)
+    return known is not None and file.is_file() and file.stat().st_size == known.size and sha256_of(file) == known.sha256
+
+
+def _encodable(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise LocalFile(f"{path!r} is not UTF-8: an artifact cannot have that name") from None
+    return path
