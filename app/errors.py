@@ -33,6 +33,7 @@
             ├── UploadGivenUp    another process took this one for dead and released what it receives
             ├── NotOwner         this process does not own the storage (any more)
             ├── LockLost         this process has no longer to itself what it works at
+            ├── PinLost          nothing keeps the file that is being sent
             ├── NotKept          a proxy that hands on what it does not store has nothing to tell it by
             └── UpstreamFailed   the upstream of a proxy gave no usable answer
                 ├── UpstreamBusy      it, or we for its sake, want a pause
@@ -233,6 +234,10 @@ class NotOwner(Unavailable):
 
 class LockLost(Unavailable):
     code = "lock_lost"
+
+
+class PinLost(Unavailable):
+    code = "pin_lost"
 
 
 class NotKept(Unavailable):

@@ -97,6 +97,12 @@ def _deployment(value: str) -> str:
     return value
 
 
+def _pins(value: str) -> str:
+    if value not in {"auto", "on", "off"}:
+        raise ValueError("expected auto, on or off")
+    return value
+
+
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -154,6 +160,9 @@ SETTINGS: tuple[Setting, ...] = (
             "the same for one token, user or address; default: 4, or all when fewer"),
     Setting("place_wait_seconds", ("ARKVORY_PLACE_WAIT_SECONDS",), 10.0, _seconds, "longest wait of an upload for its turn before the answer is 429"),
     Setting("blob_grace_seconds", ("ARKVORY_BLOB_GRACE_SECONDS",), 3600.0, _seconds, "age at which replaced and unreferenced bytes leave the disk"),
+    Setting("pins", ("ARKVORY_PINS",), "auto", _pins,
+            "`on`: cleanup spares what long downloads read, also on other machines; `auto`: where the blobs lie on a shared file system; or `off`"),
+    Setting("pin_seconds", ("ARKVORY_PIN_SECONDS",), 60.0, _seconds, "age from which a download is pinned"),
     Setting("cleanup_seconds", ("ARKVORY_CLEANUP_SECONDS",), 60.0, _seconds, "pause between two runs of the cleanup"),
     Setting("upload_lease_seconds", ("ARKVORY_UPLOAD_LEASE_SECONDS",), 120.0, _seconds, "age at which an upload of a dead process counts as abandoned"),
     Setting("upload_session_seconds", ("ARKVORY_UPLOAD_SESSION_SECONDS",), 3600.0, _seconds,
@@ -216,6 +225,8 @@ class Settings:
     max_uploads_per_key: int | None
     place_wait_seconds: float
     blob_grace_seconds: float
+    pins: str
+    pin_seconds: float
     cleanup_seconds: float
     upload_lease_seconds: float
     upload_session_seconds: float

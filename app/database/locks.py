@@ -24,6 +24,8 @@ INSTALLATION_CLASS = 18471
 REPOSITORY_CLASS = 18472
 # Of a random object: to find out whether session locks work (database/sessions.py).
 TRIAL_CLASS = 18473
+# Of the pin session with this number (cluster/pins.py).
+PIN_CLASS = 18474
 
 OWNERSHIP = (INSTALLATION_CLASS, 1)
 ADMISSION = (INSTALLATION_CLASS, 2)

@@ -576,3 +576,21 @@ jobs = Table(
     _at("next_at"),
     CheckConstraint("outcome in ('done', 'failed', 'stopped', 'lost')", name="outcome"),
 )
+
+# Blobs that long downloads read (DESIGN 5, W3). A row counts as long as its session holds its lock, and a little longer.
+pin_sessions = Table(
+    "arkvory_pin_sessions",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("holder", Text, nullable=False),
+    Column("seen_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
+)
+
+# No foreign key to blobs: cleanup deletes those that nobody pins, and does not wait.
+pins = Table(
+    "arkvory_pins",
+    metadata,
+    Column("blob_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("session_id", BigInteger, ForeignKey("arkvory_pin_sessions.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "session_id"),
+)

@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import gevent
 from gevent.lock import BoundedSemaphore
 from sqlalchemy import Connection, Engine, text
 
 from app.database.locks import write_key
+from app.database.outage import outage
 from app.database.pools import Pool, database_errors, destroy
 from app.errors import ArkvoryError, DatabaseAway, LockLost
 
@@ -33,19 +34,24 @@ OLDEST_CHECK_SECONDS = 5.0
 ASK_SECONDS = 0.25
 
 
-def _now() -> float:
+def now() -> float:
     """Seconds on a clock that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Held:
-    """A lock that this process has until its session is lost, which is looked at every two seconds."""
+def _answers(session: Connection) -> None:
+    session.execute(text("select 1"))
 
-    def __init__(self, session: Connection, name: str) -> None:
+
+class Held:
+    """What this process has until its session is lost, which is looked at every two seconds; `look` raises when it is."""
+
+    def __init__(self, session: Connection, name: str, look: Callable[[Connection], object] = _answers) -> None:
         self.lost = False
         self._session = session
         self._name = name
-        self._last_good = _now()
+        self._look = look
+        self._last_good = now()
         # A connection answers one greenlet at a time.
         self._turn = BoundedSemaphore(1)
 
@@ -54,10 +60,10 @@ class Held:
 
         Asks PostgreSQL first where the last look lies too far back: a process that stood still.
         """
-        if not self.lost and _now() - self._last_good > OLDEST_CHECK_SECONDS:
+        if not self.lost and now() - self._last_good > OLDEST_CHECK_SECONDS:
             self._check()
         if self.lost:
-            raise LockLost(f"this process has lost its lock of {self._name}: its session with the database broke; begin again")
+            raise LockLost(f"this process has lost {self._name}: its session with the database broke; begin again")
 
     def watch(self) -> None:
         """Until it is lost; in a greenlet of its own."""
@@ -66,16 +72,26 @@ class Held:
             self._check()
 
     def _check(self) -> None:
+        began = now()
+        with contextlib.suppress(ArkvoryError), self.use() as session:
+            self._look(session)
+            self._last_good = began
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[Connection]:
+        """The session, for one greenlet at a time and for two seconds. Whatever goes wrong in it loses it; ArkvoryErrors are raised on."""
         with self._turn:
-            began = _now()
             try:
                 with gevent.Timeout(CHECK_SECONDS, DatabaseAway("the database did not answer in time")), database_errors():
-                    self._session.execute(text("select 1"))
-                self._last_good = began
-            except ArkvoryError as error:
-                if not self.lost:
-                    log.warning("the lock of %s is lost: %s", self._name, error)
-                self.lost = True
+                    yield self._session
+            except BaseException as error:
+                self._lose(error)
+                raise
+
+    def _lose(self, error: BaseException) -> None:
+        if not self.lost and not isinstance(error, gevent.GreenletExit):
+            outage.consequence(log, "%s is lost: %s", error, self._name)
+        self.lost = True
 
 
 class WriteLocks(Pool):
@@ -102,7 +118,7 @@ class WriteLocks(Pool):
         if session is None:
             yield None
             return
-        held = Held(session, name)
+        held = Held(session, f"its lock of {name}")
         watching = gevent.spawn(held.watch)
         try:
             yield held

@@ -11,6 +11,7 @@ import os
 import socket as sockets
 import struct
 import time
+from collections.abc import Callable
 
 import gevent
 from gevent import socket as gevent_sockets
@@ -125,10 +126,10 @@ class Connection:
             view = view[count:]
             self._take_turns(count)
 
-    def send_file(self, head: bytes, fd: int, offset: int, length: int) -> None:
-        """Send `head` and `length` bytes of the file at `offset`.
+    def send_file(self, head: bytes, fd: int, offset: int, length: int, check: Callable[[], None] | None = None) -> None:
+        """Send `head` and `length` bytes of the file at `offset`; `check` is called before each piece of a larger one.
 
-        Raises `ClientGone`, and `FileTooShort`: for a small file before anything was sent.
+        Raises `ClientGone`, `FileTooShort` (for a small file before anything was sent), and what `check` raises.
         """
         if length <= SMALL:
             data = os.pread(fd, length, offset) if length else b""
@@ -138,21 +139,25 @@ class Connection:
             return
         self.send(head)
         if self._plain:
-            self._send_pieces(fd, offset, length)
+            self._send_pieces(fd, offset, length, check)
         else:
-            self._copy_pieces(fd, offset, length)
+            self._copy_pieces(fd, offset, length, check)
 
-    def _copy_pieces(self, fd: int, offset: int, length: int) -> None:
+    def _copy_pieces(self, fd: int, offset: int, length: int, check: Callable[[], None] | None) -> None:
         """TLS is made in this process, out of the kernel's reach."""
         for at in range(offset, offset + length, SMALL):
+            if check is not None:
+                check()
             piece = os.pread(fd, min(SMALL, offset + length - at), at)
             if not piece:
                 raise FileTooShort(f"the file ends at {at}")
             self.send(piece)
 
-    def _send_pieces(self, fd: int, offset: int, length: int) -> None:
+    def _send_pieces(self, fd: int, offset: int, length: int, check: Callable[[], None] | None) -> None:
         out = self.socket.fileno()
         while length:
+            if check is not None:
+                check()
             wanted = min(length, MIB)
             count = self._send_piece(out, fd, offset, wanted)
             offset += count

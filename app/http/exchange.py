@@ -189,7 +189,7 @@ class Exchange:
         head = self._begin()
         self._written = file.length
         self.head_sent = file.length > SMALL
-        self.connection.send_file(head, file.fd, file.offset, file.length)
+        self.connection.send_file(head, file.fd, file.offset, file.length, file.check)
         self.head_sent = True
 
     def _send_first(self, data: bytes) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 from gevent import GreenletExit, Timeout
 from gevent import socket as gevent_sockets
 
-from app.errors import Invalid
+from app.errors import Invalid, PinLost
 from app.http.accesslog import loggable_path
 from app.http.addresses import client_address
 from app.http.body import body_of
@@ -162,6 +162,9 @@ class Handler:
             return {}
         except ClientGone:
             return {"aborted": True}
+        except PinLost as error:
+            self._server.logger.warning("request %s: %s", exchange.environ["arkvory.request_id"], error.message)
+            return {"error": type(error).__name__}
         except GreenletExit:
             # The end of a graceful stop; nobody catches it above us.
             return {"killed": True}

@@ -53,6 +53,8 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_proxy_upstream_left_alone", "gauge", ("repository",), "processes of this server that leave a proxy's upstream alone"),
     ("arkvory_proxy_upstream_failures_total", "counter", ("repository",), "answers of a proxy's upstream that were none, or a refusal"),
     ("arkvory_proxy_fetches_running", "gauge", (), "files that are being fetched from upstreams"),
+    ("arkvory_pins", "gauge", (), "blobs that cleanup spares, since long downloads read them"),
+    ("arkvory_pins_lost_total", "counter", (), "long downloads that were stopped, since nothing kept their file any more"),
     ("arkvory_storage_owned", "gauge", (), "processes of this server that own the storage and may write"),
 )
 
@@ -129,6 +131,8 @@ def values_of(house: Parts) -> numbers.Rows:
         "arkvory_proxy_upstream_left_alone": _by_repository(house, lambda breaker: breaker.leaves_alone),
         "arkvory_proxy_upstream_failures_total": _by_repository(house, lambda breaker: breaker.disappointments),
         "arkvory_proxy_fetches_running": [("", house.fetches.running)],
+        "arkvory_pins": [("", house.pins.count if house.pins else 0)],
+        "arkvory_pins_lost_total": [("", house.pins.stopped if house.pins else 0)],
         "arkvory_storage_owned": [("", float(house.ownership.held))],
     }
 

@@ -22,8 +22,9 @@ from app.cache.store import Cache
 from app.cluster import master
 from app.cluster.instance import Instance
 from app.cluster.leases import Leases
-from app.cluster.loop import Loop
+from app.cluster.loop import OLDEST_PROBE_SECONDS, Loop
 from app.cluster.ownership import Ownership, SingleOwnership
+from app.cluster.pins import Pins
 from app.cluster.schedule import Schedule
 from app.cluster.sharing import SharedOwnership
 from app.database.engines import Database
@@ -40,6 +41,7 @@ from app.repository.reading import Reader
 from app.repository.uses import Uses
 from app.storage import BlobStore
 from app.storage.filesystem import FileStore
+from app.storage.mounts import is_shared
 from app.upload.admission import Admission
 from app.upload.places import Places
 from app.upload.sessions import Sessions
@@ -82,6 +84,8 @@ class Parts:
     promoter: Promoter
     listing: Listing
     editor: Editor
+    # Null where an open file keeps its bytes.
+    pins: Pins | None
     cleanup: Cleanup
     # The secret by which a command on this machine is the administrator; empty: nobody is.
     local_secret: str = ""
@@ -117,7 +121,8 @@ def build_parts(settings: Settings) -> Parts:
     publisher = Publisher(database, transactions, access, places, admission, store, blobs, sessions)
     leases = Leases(database, label) if settings.cluster else None
     memberships = Memberships(database, cache)
-    reader = Reader(database, cache, snapshots, memberships, access, store, uses)
+    pins = _pins(settings, database, label)
+    reader = Reader(database, cache, snapshots, memberships, access, store, uses, pins)
     editor = Editor(database, transactions, access, blobs)
     deposits = Deposits(database, transactions, access, places, admission, store, blobs, sessions)
     fetches = Fetches(database, cache, Secrets(settings), deposits, editor, leases)
@@ -151,8 +156,20 @@ def build_parts(settings: Settings) -> Parts:
         promoter=Promoter(database, access, publisher),
         listing=Listing(database, access),
         editor=editor,
-        cleanup=Cleanup(settings, database, transactions, admission, blobs, store),
+        pins=pins,
+        cleanup=Cleanup(settings, database, transactions, admission, blobs, store, _unpinned_seconds(settings) if pins else 0.0),
     )
+
+
+def _pins(settings: Settings, database: Database, label: Callable[[], str]) -> Pins | None:
+    wanted = is_shared(settings.data_dir / "blobs") if settings.pins == "auto" else settings.pins == "on"
+    return Pins(database, label, settings.pin_seconds) if wanted else None
+
+
+def _unpinned_seconds(settings: Settings) -> float:
+    """A process of a cluster may open what lost its last path some seconds ago, and pins it before it is twice as old as it must be."""
+    stale = max(OLDEST_PROBE_SECONDS, settings.unsynced_reads_seconds) if settings.cluster else 0.0
+    return stale + 2 * settings.pin_seconds
 
 
 def _places(settings: Settings, database: Database, label: Callable[[], str]) -> Places:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
@@ -39,6 +39,9 @@ class Blob(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def check(self) -> Callable[[], None] | None: ...
+
     def close(self) -> None: ...
 
 
@@ -65,7 +68,7 @@ def file_response(
         if decision.status not in (200, 206) or request.method == "HEAD":
             blob.close()
             return answer
-        body = FileBody(blob.fd, decision.start, decision.stop - decision.start, blob.close)
+        body = FileBody(blob.fd, decision.start, decision.stop - decision.start, blob.close, blob.check)
     except BaseException:
         blob.close()
         raise

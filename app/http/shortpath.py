@@ -136,7 +136,7 @@ class ShortPath:
             return _Answer(200, "200 OK", fields)
         if blob is None:
             return _Answer(200, "200 OK", fields, (head.about.body or b"",))
-        body = environ["arkvory.file"] = FileBody(blob.fd, 0, blob.size, blob.close)
+        body = environ["arkvory.file"] = FileBody(blob.fd, 0, blob.size, blob.close, blob.check)
         return _Answer(200, "200 OK", fields, body)
 
     def _head(self, read: Read, thing: Any, blob: OpenBlob | None) -> _Head:

@@ -179,6 +179,8 @@ class Lifecycle:
         house.ownership.watch(self._replace_process)
         if house.loop is not None and house.instance is not None:
             house.loop.start(house.instance.identify)
+        if house.pins is not None:
+            house.pins.start()
 
     def _leave(self) -> None:
         """After the last write."""
@@ -203,6 +205,8 @@ class Lifecycle:
             self._release.kill()
         self._jobs.begin_nothing()
         self._periodic.stop()
+        if self._house.pins is not None:
+            self._house.pins.stop()
         self._leave()
         self._share()
         self._house.database.dispose()

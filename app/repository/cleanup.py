@@ -5,8 +5,8 @@
     parts                 that nothing refers to, past their grace       → deleted
     deleted repositories  their artifacts in batches, then the row
     temporary files       of uploads that are not open any more
-    blobs                 unreferenced, past their grace                 → deleting → unlink → gone
-    cache rows, released uploads, mail that nobody will read             → old ones go
+    blobs                 unreferenced, unpinned, past their grace       → deleting → unlink → gone
+    cache rows, released uploads, mail that nobody will read, dead pins  → old ones go
 
 Each batch is a short transaction of its own; whatever ends half way is finished by the next run.
 """
@@ -26,7 +26,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.cache.changes import Transactions, UploadState
 from app.cache.installation import read_switches
-from app.cluster import mailbox, membership
+from app.cluster import mailbox, membership, pins
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import Step
 from app.errors import Unavailable
@@ -59,9 +59,18 @@ class Cleanup:
     """One run at a time; safe beside everything else."""
 
     def __init__(
-        self, settings: Settings, database: Database, transactions: Transactions, admission: Admission, blobs: Blobs, store: BlobStore
+        self,
+        settings: Settings,
+        database: Database,
+        transactions: Transactions,
+        admission: Admission,
+        blobs: Blobs,
+        store: BlobStore,
+        unpinned_seconds: float = 0.0,
     ) -> None:
+        """A download may go on without a pin for `unpinned_seconds` after its blob lost its last path: until then no grace is over."""
         self._grace = settings.blob_grace_seconds
+        self._blob_grace = max(self._grace, unpinned_seconds)
         self._database = database
         self._transactions = transactions
         self._admission = admission
@@ -186,7 +195,7 @@ class Cleanup:
             "select id, digest, candidate_at, last_used_at from arkvory_blobs where candidate_at <= now() - make_interval(secs => :grace) "
             f"{later} order by candidate_at, id limit {BATCH}"
         )
-        values = {"grace": self._grace} | ({} if after is None else {"at": after[0], "id": after[1]})
+        values = {"grace": self._blob_grace} | ({} if after is None else {"at": after[0], "id": after[1]})
         with self._database.read() as connection:
             return list(connection.execute(statement, values))
 
@@ -197,7 +206,7 @@ class Cleanup:
         return 1
 
     def _mark_deleting(self, candidate: Row[Any]) -> bool:
-        """Lock the row, then look again in a new statement, which sees what a publisher committed meanwhile (W3)."""
+        """Lock the row, then look again in new statements, which see what a publisher or a pin session committed meanwhile (W3)."""
         blob_id = candidate.id
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.BLOB)
@@ -208,12 +217,14 @@ class Cleanup:
             if connection.execute(text("select 1 from arkvory_artifacts where blob_id = :id limit 1"), {"id": blob_id}).first() is not None:
                 connection.execute(text("update arkvory_blobs set candidate_at = null, status = 'live' where id = :id"), {"id": blob_id})
                 return False
+            if pins.is_pinned(connection, blob_id):
+                return False
             marked = connection.execute(
                 text(
                     "update arkvory_blobs set status = 'deleting' where id = :id and candidate_at is not null "
                     "and last_used_at = :seen and last_used_at <= now() - make_interval(secs => :grace)"
                 ),
-                {"id": blob_id, "seen": candidate.last_used_at, "grace": self._grace},
+                {"id": blob_id, "seen": candidate.last_used_at, "grace": self._blob_grace},
             )
             return marked.rowcount == 1
 
@@ -267,6 +278,9 @@ class Cleanup:
     def _purge_old_rows(self) -> None:
         self._purge_cache_rows()
         self._in_batches(self._purge_mail)
+        with self._transactions.begin() as transaction:
+            # Nothing else is locked, and nobody waits for these rows.
+            pins.delete_dead(transaction.connection)
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.UPLOADS)
             transaction.connection.execute(

@@ -27,6 +27,7 @@ from app.cache.single import Interrupted, SingleFlight
 from app.cache.snapshots import Snapshot, Snapshots, other_format, unknown_repository
 from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
+from app.cluster.pins import Pins
 from app.database.engines import Database
 from app.errors import (
     ArkvoryError,
@@ -322,8 +323,11 @@ class Reader:
         access: Access,
         store: BlobStore,
         uses: Uses,
+        pins: Pins | None = None,
     ) -> None:
+        """`pins` watches what is opened to be sent; null where the open descriptor keeps it."""
         self._uses = uses
+        self._pins = pins
         self._database = database
         self._cache = cache
         self._snapshots = snapshots
@@ -414,7 +418,10 @@ class Reader:
         lost: Found | None = None
         while True:
             try:
-                return found, self._store.open(found.gate.digest, found.gate.blob_id)
+                blob = self._store.open(found.gate.digest, found.gate.blob_id)
+                if self._pins is not None:
+                    self._pins.watch(blob, found.gate.blob_id)
+                return found, blob
             except FileNotFoundError:
                 self._forget_gate(found)
             known, found = found, self._find_anew(ask, found)

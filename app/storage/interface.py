@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
@@ -12,15 +12,22 @@ from uuid import UUID
 
 @dataclass
 class OpenBlob:
-    """An open descriptor, which keeps the bytes readable whatever happens to their name; `size` in bytes."""
+    """An open descriptor, which keeps the bytes readable whatever happens to their name; `size` in bytes.
+
+    `check` is called before each piece that is sent, where another machine may delete the file all the same (cluster/pins.py).
+    """
 
     fd: int
     size: int
+    check: Callable[[], None] | None = field(default=None, kw_only=True)
+    on_close: Callable[[], None] | None = field(default=None, kw_only=True)
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+            if self.on_close is not None:
+                self.on_close()
 
 
 class Incoming(Protocol):

@@ -24,6 +24,8 @@ route_on_raw_paths(app)
 
 
 class Blob:
+    check = None
+
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDONLY)
         self.size = os.fstat(self.fd).st_size

@@ -85,6 +85,8 @@ class House:
     def close(self) -> None:
         if self.parts.loop is not None:
             self.parts.loop.stop()
+        if self.parts.pins is not None:
+            self.parts.pins.stop()
         self.parts.ownership.release()
         self.parts.database.dispose()
 

@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.http.doctor.findings import Finding, fail, ok, warn
+from app.storage.mounts import LOCAL, MOUNTS, Mount, mount_of
 
-MOUNTS = Path("/proc/self/mounts")
-# Of one machine alone, unless a cluster's containers share that machine.
-LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "tmpfs", "xfs", "zfs"}
 OLDEST_NFS = (4, 1)
 _CHECK = "mount"
-_ESCAPED = re.compile(r"\\([0-7]{3})")
-
-
-@dataclass(frozen=True)
-class Mount:
-    """One line of the kernel's table; an option without a value has an empty one."""
-
-    point: str
-    kind: str
-    options: dict[str, str]
-
-
-def mount_of(path: Path, table: str) -> Mount | None:
-    """The mount that `path` lies on, the last one where several lie over each other."""
-    found: Mount | None = None
-    for line in table.splitlines():
-        _, point, kind, options, *_ = line.split(" ")
-        mount = Mount(_plain(point), kind, dict(_option(each) for each in options.split(",")))
-        if path.is_relative_to(mount.point) and (found is None or len(mount.point) >= len(found.point)):
-            found = mount
-    return found
-
-
-def _plain(point: str) -> str:
-    """The table writes a space as \\040."""
-    return _ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), point)
-
-
-def _option(option: str) -> tuple[str, str]:
-    name, _, value = option.partition("=")
-    return name, value
 
 
 def examine_mount(blobs: Path, hosts: frozenset[str], table: str | None = None) -> list[Finding]:
