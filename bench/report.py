@@ -127,8 +127,8 @@ application under the same worker class; or beside another server. What is compa
 absolute figure belongs to the machine and the hour, a ratio lasts longer. Everything runs over the loopback interface, with clients in
 processes of their own on the same cores. Other servers' programs are kept in `var/bench-peers`.
 
-    make bench                                      # everything, at most 12 minutes and 16 GiB of disk; writes this page
-    .venv/bin/python -m bench --quick               # smaller sizes, at most 4 minutes; prints only
+    make bench                                      # everything, at most 25 minutes and 20 GiB of disk; writes this page
+    .venv/bin/python -m bench --quick               # smaller sizes, at most 5 minutes; prints only
     .venv/bin/python -m bench --only uploads        # a part: downloads, uploads, admission, small, kinds, peers"""
 
 

@@ -22,6 +22,7 @@ from gevent import monkey
 monkey.patch_all(subprocess=False, os=False, signal=False)
 
 import contextlib
+import gc
 import itertools
 import os
 import shutil
@@ -226,3 +227,9 @@ def make_cluster(
         each.close()
     for url in databases:
         drop(postgres, url)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lasts: not to be looked through again with every test."""
+    gc.collect()
+    gc.freeze()

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_left
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any, Protocol
 
 import gevent
@@ -22,6 +20,7 @@ from sqlalchemy import Connection
 
 from app.cluster import mailbox, membership, probe
 from app.cluster.mailbox import Letter
+from app.database.delays import Delays
 from app.database.engines import Database
 from app.database.outage import outage
 from app.database.pools import database_errors, destroy
@@ -59,25 +58,6 @@ class Listener(Protocol):
         """Whether what is read may be kept (M7); what was kept goes when it may not."""
 
 
-class Delays:
-    """How long messages took, from their sending to the moment they were done: counts by upper bound in seconds (M8)."""
-
-    BOUNDS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(self.BOUNDS) + 1)
-        self.sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self.BOUNDS, seconds)] += 1
-        self.sum += seconds
-
-    def cumulative(self) -> list[tuple[str, int]]:
-        """How many took no longer than each bound, which is written as Prometheus does."""
-        bounds = (*(f"{each:g}" for each in self.BOUNDS), "+Inf")
-        return list(zip(bounds, accumulate(self.counts), strict=True))
-
-
 class Loop:
     """One for each process; `name` and `slot` say which one it is (cluster/instance.py)."""
 
@@ -106,6 +86,7 @@ class Loop:
         self.rejections = 0
         self.dead_letters = 0
         self.incarnations = 0
+        # From the sending of a message to the moment it was done (M8).
         self.delays = Delays()
 
     @property

@@ -12,6 +12,7 @@ import os
 import re
 import select
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from app.database.delays import Delays
 from app.database.outage import outage, reason
 from app.errors import ArkvoryError, CapacitySpent, DatabaseAway, DatabaseRefuses, Invalid, Unavailable
 
@@ -106,6 +108,8 @@ class Pool:
         self.name = name
         self.engine = engine
         self.waiting = 0
+        # Until a connection was free, or opened.
+        self.waits = Delays()
         self.statements = 0
         # Open connections, in use or idle. The engine's own count goes on with those that were destroyed.
         self.connections = 0
@@ -133,11 +137,13 @@ class Pool:
     def connect(self) -> Connection:
         """A connection of the pool. Raises DatabaseAway when none comes free in time or PostgreSQL is away."""
         self.waiting += 1
+        began = time.monotonic()
         try:
             with database_errors():
                 return self.engine.connect()
         finally:
             self.waiting -= 1
+            self.waits.observe(time.monotonic() - began)
 
 
 def destroy(connection: Connection, what: str) -> None:

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_flask_exporter import PrometheusMetrics
 
 from app.cluster import master
-from app.cluster.loop import Delays
+from app.database.delays import Delays
 from app.http import numbers
 from app.http.parts import Parts
 from app.upstream.breaker import Breaker
@@ -39,6 +39,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_database_pool_connections", "gauge", ("pool",), "open connections, in use or idle"),
     ("arkvory_database_pool_idle", "gauge", ("pool",), "idle connections"),
     ("arkvory_database_pool_waiting", "gauge", ("pool",), "greenlets that wait for a connection"),
+    ("arkvory_database_pool_wait_seconds", "histogram", (), "how long requests waited for a connection of the pool `request`"),
     ("arkvory_database_statements_total", "counter", ("pool",), "statements sent to PostgreSQL"),
     ("arkvory_uploads_open", "gauge", (), "uploads in progress"),
     ("arkvory_upload_places_used", "gauge", (), "places in use"),
@@ -109,7 +110,7 @@ def _leave(folder: Path, values: numbers.Rows) -> None:
 def values_of(house: Parts) -> numbers.Rows:
     """This process's own, by metric."""
     cache = house.cache
-    regions, pools = cache.regions, house.database.pools
+    regions, pools, waits = cache.regions, house.database.pools, house.database.request.waits
     return {
         **_of_the_cluster(house),
         "arkvory_cache_hits_total": [(each.name, each.hits) for each in regions],
@@ -122,6 +123,7 @@ def values_of(house: Parts) -> numbers.Rows:
         "arkvory_database_pool_connections": [(each.name, each.connections) for each in pools],
         "arkvory_database_pool_idle": [(each.name, each.idle) for each in pools],
         "arkvory_database_pool_waiting": [(each.name, each.waiting) for each in pools],
+        "arkvory_database_pool_wait_seconds": [*waits.cumulative(), ("sum", waits.sum)],
         "arkvory_database_statements_total": [(each.name, each.statements) for each in pools],
         "arkvory_uploads_open": [("", len(house.admission.open_uploads))],
         "arkvory_upload_places_used": [("", house.places.used)],
