@@ -39,7 +39,7 @@ from arkvory.transport import PIECE, Asked, Transport
 from arkvory.working import run_all
 
 MIB = 1024 * 1024
-LEAST_PART, LARGEST_PART = 8 * MIB, 1024 * MIB
+USUAL_PART, LARGEST_PART = 16 * MIB, 1024 * MIB
 MOST_PARTS = 1000
 # While the server puts an upload together.
 _POLL_SECONDS = 1.0
@@ -346,9 +346,10 @@ class _Parts:
             raise
 
     def _part_size(self) -> int:
-        wanted = self._means.part_size or 2 * LEAST_PART
+        if self._means.part_size is not None:
+            return self._means.part_size
         for_all = -(-self._source.size // (MOST_PARTS * MIB)) * MIB
-        return min(max(wanted, LEAST_PART, for_all), LARGEST_PART)
+        return min(max(USUAL_PART, for_all), LARGEST_PART)
 
     def _send_missing(self, upload: dict[str, Any], digests: Digests) -> None:
         size, id = int(upload["part_size"]), str(upload["id"])

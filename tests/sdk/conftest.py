@@ -31,7 +31,8 @@ def server(
     postgres: EmbeddedPostgres, new_database: Callable[[str | None], str], template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     """One for all of this folder: nothing here depends on what else is stored."""
-    running = Server(tmp_path_factory.mktemp("server"), {}, database_url=new_database(template))
+    small_parts = {"ARKVORY_LEAST_PART_BYTES": str(64 * 1024), "ARKVORY_COMPLETE_AT_ONCE_BYTES": str(1024 * 1024)}
+    running = Server(tmp_path_factory.mktemp("server"), small_parts, database_url=new_database(template))
     try:
         yield running.start()
     finally:
