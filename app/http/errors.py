@@ -55,8 +55,9 @@ def headers_of(error: errors.ArkvoryError) -> dict[str, str]:
 
 
 def text_answer(error: errors.ArkvoryError) -> Response:
-    """The message as a line of plain text: what curl, pip and browsers show best."""
-    return Response(f"{error.message}\n", status_of(error), headers_of(error), content_type="text/plain; charset=utf-8")
+    """The message as a line of plain text: what curl, pip and browsers show best. Programs find the code in the head, of HEAD too."""
+    headers = headers_of(error) | {"X-Arkvory-Error": error.code}
+    return Response(f"{error.message}\n", status_of(error), headers, content_type="text/plain; charset=utf-8")
 
 
 def answer_below(app: Flask, prefix: str, renders: Mapping[type[Exception], Render]) -> None:

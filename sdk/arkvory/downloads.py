@@ -116,10 +116,25 @@ class _Download:
         raise Replaced(f"{self._name!r} was replaced again and again while it was fetched: try again when it rests")
 
     def _facts(self) -> _Facts:
-        answer = self._means.transport.send(Asked("HEAD", self._address, headers={"Accept-Encoding": "identity"}), self._means.stop)
+        asked = Asked("HEAD", self._address, headers={"Accept-Encoding": "identity"})
+        try:
+            answer = self._means.transport.send(asked, self._means.stop)
+        except Refused as error:
+            raise self._with_words(error) from None
         facts = _Facts.of(answer.headers)
         self._size, self._done = facts.size, 0
         return facts
+
+    def _with_words(self, error: Refused) -> Refused:
+        """The answer to HEAD has no body that says why."""
+        try:
+            self._means.transport.send(Asked("GET", self._address, stream=True, once=True), self._means.stop).close()
+        except Refused as told:
+            told.attempts = error.attempts
+            return told
+        except ArkvoryError:
+            pass
+        return error
 
     def _fetched(self, facts: _Facts) -> Downloaded:
         partial = _Partial(self._target, facts, self._means.piece_size)

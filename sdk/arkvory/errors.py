@@ -241,7 +241,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ArkvoryErro
     if 300 <= status < 400:
         return NotArkvory(f"the server sends its clients on to {headers.get('Location', 'another address')!r}: use that one")
     problem = _problem(body)
-    code = str(problem.get("code") or headers.get("X-Arkvory-Code") or "") or None
+    code = str(problem.get("code") or headers.get("X-Arkvory-Error") or "") or None
     kind = _BY_CODE.get(code or "") or _BY_STATUS.get(status) or (Unavailable if status >= 500 else Refused)
     detail = str(problem.get("detail") or "") or _plain(body) or f"the server answered {status}"
     made = kind(detail, status=status, code=code, problem=problem)
