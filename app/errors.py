@@ -5,7 +5,8 @@
     │   ├── InvalidPath      a path that no artifact can have
     │   ├── DigestMismatch   the bytes are not those that the client announced
     │   ├── BodyCutShort     the body ended before its length
-    │   └── MissingParts     what is published names parts that are not there
+    │   ├── MissingParts     what is published names parts that are not there
+    │   └── KeyReused        an Idempotency-Key that stands for another request
     ├── Unauthenticated      no credential, or a wrong one
     ├── Forbidden            a known identity without the right
     │   ├── Quarantined      withheld from everyone until someone releases it
@@ -18,6 +19,8 @@
     │   ├── NotAllowedHere   this repository does not do that (read only, wrong kind)
     │   ├── PreconditionFailed
     │   ├── WrongOffset      the bytes are not those that come next in their upload
+    │   ├── UploadIncomplete an upload in parts that lacks some
+    │   ├── UploadClosed     an upload in parts that takes none any more
     │   └── StillNeeded      something else refers to it
     ├── TooLarge             larger than the server accepts
     ├── CapacitySpent        no room: the server's capacity, its disk or the repository's quota
@@ -93,6 +96,10 @@ class MissingParts(Invalid):
         self.paths = paths
 
 
+class KeyReused(Invalid):
+    code = "idempotency_key_reused"
+
+
 class Unauthenticated(ArkvoryError):
     code = "unauthenticated"
 
@@ -163,6 +170,14 @@ class WrongOffset(Conflict):
     def __init__(self, message: str, received: int) -> None:
         super().__init__(message)
         self.received = received
+
+
+class UploadIncomplete(Conflict):
+    code = "upload_incomplete"
+
+
+class UploadClosed(Conflict):
+    code = "upload_closed"
 
 
 class StillNeeded(Conflict):

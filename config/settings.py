@@ -167,6 +167,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("upload_lease_seconds", ("ARKVORY_UPLOAD_LEASE_SECONDS",), 120.0, _seconds, "age at which an upload of a dead process counts as abandoned"),
     Setting("upload_session_seconds", ("ARKVORY_UPLOAD_SESSION_SECONDS",), 3600.0, _seconds,
             "longest pause between two requests of an upload that takes several; then its bytes are given back"),
+    Setting("least_part_bytes", ("ARKVORY_LEAST_PART_BYTES",), 8 * MIB, _bytes, "smallest size of the parts that an upload may come in"),
+    Setting("complete_at_once_bytes", ("ARKVORY_COMPLETE_AT_ONCE_BYTES",), 64 * MIB, _bytes,
+            "largest upload in parts that is put together while its client waits; beyond, the answer is 202"),
     Setting("header_seconds", ("ARKVORY_HEADER_SECONDS",), 20.0, _seconds, "longest time a client may take to send its request headers"),
     Setting("idle_seconds", ("ARKVORY_IDLE_SECONDS",), 60.0, _seconds, "longest silence of a client while a body moves"),
     Setting("least_body_rate", ("ARKVORY_LEAST_BODY_RATE",), 1024, _count(0), "bytes per second below which a request body counts as stalled"),
@@ -230,6 +233,8 @@ class Settings:
     cleanup_seconds: float
     upload_lease_seconds: float
     upload_session_seconds: float
+    least_part_bytes: int
+    complete_at_once_bytes: int
     header_seconds: float
     idle_seconds: float
     least_body_rate: int

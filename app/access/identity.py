@@ -153,6 +153,12 @@ class Caller:
             return f"token:{self.identity.token.id}"
         return f"user:{self.identity.user_id}"
 
+    @property
+    def upload_owner(self) -> str:
+        """Whose the uploads are that take several requests: a user's, by whatever token, or a deploy token's."""
+        deploy = self.identity.deploy if self.identity is not None else None
+        return f"user:{self.user_id}" if deploy is None else f"deploy-token:{deploy.id}"
+
 
 def token_digest(secret: str) -> bytes:
     """What is stored of a token: its SHA-256; 240 random bits need no slow hash."""

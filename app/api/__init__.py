@@ -2,6 +2,7 @@
 
 - `repositories`: the repositories, their rules, their usage
 - `artifacts`: what is in them, search
+- `uploads`: files that come in parts
 - `people`: users, groups, tokens, who am I
 - `roles`: named sets of rules
 - `operations`: cleanup, the switches of the installation
@@ -24,9 +25,23 @@ __all__ = ["register"]
 
 def register(app: Flask) -> None:
     """Add the rooms of the API and its OpenAPI document. Call it after the other handlers of errors are registered."""
-    from app.api import artifacts, blueprints, cluster, explain, jobs, operations, people, problems, quarantine, repositories, roles, upkeep
+    from app.api import (
+        artifacts,
+        blueprints,
+        cluster,
+        explain,
+        jobs,
+        operations,
+        people,
+        problems,
+        quarantine,
+        repositories,
+        roles,
+        upkeep,
+        uploads,
+    )
 
     api = blueprints.Api(app)
-    for room in (repositories, artifacts, quarantine, people, roles, operations, upkeep, cluster, jobs, explain):
+    for room in (repositories, artifacts, uploads, quarantine, people, roles, operations, upkeep, cluster, jobs, explain):
         api.register_blueprint(room.blueprint)
     problems.register(app)

@@ -18,6 +18,7 @@ from app.http.paths import encode_path
 from app.repository.formats import FORMATS
 from app.repository.listing import Artifact, Usage
 from app.repository.registry import Repository
+from app.upload.multipart import Upload
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -48,6 +49,15 @@ def artifact_document(artifact: Artifact) -> Document:
     reason, trust, held_at = (facts.pop(name) for name in ("held", "trust", "held_at"))
     held = None if reason is None else {"reason": reason, "trust": trust, "held_at": held_at}
     return facts | {"quarantine": held, "url": address}
+
+
+def upload_document(upload: Upload, repository: str, artifact: Artifact | None) -> Document:
+    """An upload in parts, and what became of it."""
+    plan = upload.plan
+    facts = {name: getattr(plan, name) for name in ("path", "size", "sha256", "content_type", "part_size")}
+    state = {"received": upload.received, "state": upload.state, "expires_at": upload.expires_at, "error": upload.error}
+    became = None if artifact is None else artifact_document(artifact)
+    return {"id": str(upload.id), "repository": repository, **facts, **state, "artifact": became}
 
 
 def usage_document(usage: Usage) -> Document:

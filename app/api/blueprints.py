@@ -62,6 +62,10 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]  # it has no typ
         """As in flask-smorest."""
         return cast(Callable[[F], F], super().response(status_code, schema, **options))
 
+    def noted(self, **notes: Any) -> Callable[[F], F]:
+        """What OpenAPI is to say of a function that neither its arguments nor its answers tell."""
+        return cast(Callable[[F], F], self.doc(**notes))
+
     def otherwise(self, status_code: int, schema: type[Schema]) -> Callable[[F], F]:
         """What a function may answer in place of its own response, as a whole `Response`."""
         return cast(Callable[[F], F], self.alt_response(status_code, schema=schema))

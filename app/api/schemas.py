@@ -251,6 +251,53 @@ class ArtifactOut(Schema):
     url = fields.Url(metadata={"description": "where the bytes are"})
 
 
+SHA256 = Regexp(r"[0-9a-f]{64}\Z", error="Not 64 lower-case hexadecimal digits.")
+
+
+class NewUploadIn(Schema):
+    path = Words(required=True)
+    size = _whole(0, MOST_QUOTA, load_default=None, allow_none=True, metadata={"description": "bytes; null: told by the parts, at the end"})
+    sha256 = fields.String(load_default=None, allow_none=True, validate=SHA256, metadata={"description": "of the whole"})
+    content_type = Words(load_default=None, allow_none=True, metadata={"description": "null: what the path's ending says"})
+    part_size = _whole(
+        1,
+        MOST_QUOTA,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "bytes of each part but the last; null: the server's choice"},
+    )
+
+
+class CompletionIn(Schema):
+    sha256 = fields.String(load_default=None, allow_none=True, validate=SHA256, metadata={"description": "of the whole"})
+
+
+class ErrorOut(Schema):
+    code = fields.String()
+    detail = fields.String()
+
+
+class UploadOut(Schema):
+    id = fields.String()
+    repository = fields.String()
+    path = fields.String()
+    size = fields.Integer(allow_none=True, metadata={"description": "bytes"})
+    sha256 = fields.String(allow_none=True)
+    content_type = fields.String()
+    part_size = fields.Integer(metadata={"description": "bytes of each part but the last"})
+    received = fields.Integer(metadata={"description": "bytes of the parts that are there"})
+    state = fields.String(metadata={"description": "open, completing, published or failed"})
+    expires_at = Instant(allow_none=True, metadata={"description": "when it is cancelled by itself, unless something comes"})
+    error = fields.Nested(ErrorOut, allow_none=True, metadata={"description": "why it failed, has to come again in parts, or waits"})
+    artifact = fields.Nested(ArtifactOut, allow_none=True, metadata={"description": "once it is published, as long as it is there"})
+
+
+class PartOut(Schema):
+    number = fields.Integer()
+    size = fields.Integer(metadata={"description": "bytes"})
+    sha256 = fields.String()
+
+
 class FoundOut(ArtifactOut):
     repository = fields.String()
     format = fields.String()

@@ -12,6 +12,7 @@ transactions that both keep to it cannot wait for each other in a circle.
     PEOPLE         rows of users by id, then of the installation
     CACHE          cache rows
     MAIL           messages to other processes
+    PARTS          rows of uploads that come in parts, then of their parts
     UPLOADS        `arkvory_uploads`, one statement, and with it the counters in the order of their key
 """
 
@@ -71,7 +72,8 @@ class Step(IntEnum):
     PEOPLE = 7
     CACHE = 8
     MAIL = 9
-    UPLOADS = 10
+    PARTS = 10
+    UPLOADS = 11
 
 
 class LockOrder:

@@ -465,6 +465,68 @@ uploads = Table(
     Index("ix_arkvory_uploads_released", "changed_at", postgresql_where=text("status = 'released'")),
 )
 
+# Uploads that come in parts (upload/multipart.py): what each is to become. Whether it is open, and how long, its row of `arkvory_uploads`
+# says. `door_id` is the repository as the client addressed it, `repository_id` the one that is published to. A fact, all of it: no
+# foreign keys, as for uploads.
+multiparts = Table(
+    "arkvory_multiparts",
+    metadata,
+    Column("upload_id", UUID(as_uuid=True), primary_key=True),
+    Column("repository_id", BigInteger, nullable=False),
+    Column("door_id", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("path", EXACT, nullable=False),
+    Column("size", BigInteger),
+    Column("sha256", EXACT),
+    Column("content_type", Text, nullable=False),
+    Column("part_size", BigInteger, nullable=False),
+    # What is demanded of the path's present state, as ETags; null: nothing.
+    Column("if_match", ARRAY(Text)),
+    Column("if_none_match", ARRAY(Text)),
+    Column("idempotency_key", EXACT),
+    # A digest of what was asked for under that key.
+    Column("request", EXACT, nullable=False),
+    _at("created_at"),
+    # All parts are there, and it is to be published: since when, by whose credential, and not before when it is tried again.
+    _at("completing_at", nullable=True),
+    Column("asked_by", JSONB),
+    _at("not_before", nullable=True),
+    # Why it ended, or did not end yet: `code` and `detail`.
+    Column("error", JSONB),
+    _at("ended_at", nullable=True),
+    CheckConstraint("part_size > 0 and size >= 0", name="sizes"),
+    Index(None, "repository_id", "upload_id"),
+    Index(
+        "uq_arkvory_multiparts_key",
+        "door_id",
+        "owner",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key is not null"),
+    ),
+    Index("ix_arkvory_multiparts_completing", "completing_at", postgresql_where=text("completing_at is not null and ended_at is null")),
+)
+
+# Their parts. One without `sha256` is not there; `holder` is the request that sends it now, on a `machine`. `strays`: machines on which a
+# request began to send it and never told how it ended, so that it may still write. `bytes` are reserved for it where the size of the
+# whole is not known.
+parts = Table(
+    "arkvory_parts",
+    metadata,
+    Column("upload_id", UUID(as_uuid=True), ForeignKey("arkvory_multiparts.upload_id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("bytes", BigInteger, nullable=False, server_default=text("0")),
+    Column("size", BigInteger),
+    Column("sha256", EXACT),
+    Column("holder", UUID(as_uuid=True)),
+    _at("held_until", nullable=True),
+    Column("machine", Text),
+    Column("strays", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
+    CheckConstraint("number > 0", name="number"),
+    CheckConstraint("sha256 is null or (size is not null and holder is null)", name="whole"),
+    Index("ix_arkvory_parts_held", "upload_id", postgresql_where=text("holder is not null")),
+)
+
 # Sums of the uploads' bytes, kept by a trigger in the transaction of each change; no calling code writes
 # it. Derived: not in backups, recounted by the restore.
 upload_bytes = Table(

@@ -30,10 +30,12 @@ from app.cluster.sharing import SharedOwnership
 from app.database.engines import Database
 from app.repository.blobs import Blobs
 from app.repository.cleanup import Cleanup
+from app.repository.completing import Completions
 from app.repository.deleting import Editor
 from app.repository.fetching import Deposits, Fetches
 from app.repository.group import Group
 from app.repository.listing import Listing
+from app.repository.multipart import MultipartUploads
 from app.repository.promoting import Promoter
 from app.repository.proxy import Proxy
 from app.repository.publishing import Publisher
@@ -43,6 +45,8 @@ from app.storage import BlobStore
 from app.storage.filesystem import FileStore
 from app.storage.mounts import is_shared
 from app.upload.admission import Admission
+from app.upload.multipart import Multiparts
+from app.upload.parts import PartHolds
 from app.upload.places import Places
 from app.upload.sessions import Sessions
 from app.upload.shared_places import SharedPlaces
@@ -75,6 +79,9 @@ class Parts:
     admission: Admission
     blobs: Blobs
     sessions: Sessions
+    part_holds: PartHolds
+    completions: Completions
+    uploads: MultipartUploads
     uses: Uses
     reader: Reader
     fetches: Fetches
@@ -119,6 +126,10 @@ def build_parts(settings: Settings) -> Parts:
     sessions = Sessions(settings, database, transactions, admission, store)
     uses = Uses(settings, transactions)
     publisher = Publisher(database, transactions, access, places, admission, store, blobs, sessions)
+    multiparts = Multiparts(settings, database, transactions, admission, store)
+    part_holds = PartHolds(settings, transactions, admission, store)
+    schedule = Schedule(database)
+    completions = Completions(settings, database, identities, publisher, multiparts, schedule.changed.set)
     leases = Leases(database, label) if settings.cluster else None
     memberships = Memberships(database, cache)
     pins = _pins(settings, database, label)
@@ -136,7 +147,7 @@ def build_parts(settings: Settings) -> Parts:
         instance=instance,
         loop=loop,
         leases=leases,
-        schedule=Schedule(database),
+        schedule=schedule,
         transactions=transactions,
         snapshots=snapshots,
         identities=identities,
@@ -147,6 +158,9 @@ def build_parts(settings: Settings) -> Parts:
         admission=admission,
         blobs=blobs,
         sessions=sessions,
+        part_holds=part_holds,
+        completions=completions,
+        uploads=MultipartUploads(settings, database, access, publisher, places, multiparts, part_holds, completions),
         uses=uses,
         reader=reader,
         fetches=fetches,
@@ -157,7 +171,9 @@ def build_parts(settings: Settings) -> Parts:
         listing=Listing(database, access),
         editor=editor,
         pins=pins,
-        cleanup=Cleanup(settings, database, transactions, admission, blobs, store, _unpinned_seconds(settings) if pins else 0.0),
+        cleanup=Cleanup(
+            settings, database, transactions, admission, blobs, store, multiparts, _unpinned_seconds(settings) if pins else 0.0
+        ),
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from uuid import UUID
 
 from app.http.parts import Parts
 from app.jobs.job import Family, Job, Run
+from app.repository.completing import AT_ONCE, PAUSE_SECONDS
+from app.upload.multipart import due
 
 
 def jobs_of(house: Parts) -> Sequence[Job]:
@@ -14,7 +17,12 @@ def jobs_of(house: Parts) -> Sequence[Job]:
 
 
 def families_of(house: Parts) -> Sequence[Family]:
-    return ()
+    return (Family("completion", lambda connection: [_completion(house, each) for each in due(connection, AT_ONCE)]),)
+
+
+def _completion(house: Parts, upload_id: UUID) -> Job:
+    """Of an upload whose process ended, or that had to wait; usually the process that was asked does it."""
+    return Job(f"completion/{upload_id}", PAUSE_SECONDS, lambda _: house.completions.attempt(upload_id), "puts an upload in parts together")
 
 
 def _clean(house: Parts, run: Run) -> str:

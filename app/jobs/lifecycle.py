@@ -158,6 +158,7 @@ class Lifecycle:
             sys.exit(0)
         if not settings.cluster:
             self._house.sessions.free_all()
+            self._house.part_holds.free_all()
 
     def _told_to_stop(self) -> bool:
         return self._worker is not None and not self._worker.alive
@@ -195,6 +196,7 @@ class Lifecycle:
         """At the beginning of a graceful stop, before running requests drain."""
         self._house.stopping = True
         self._jobs.begin_nothing()
+        self._house.completions.stop()
         if not self._house.settings.cluster:
             # A successor waits for the storage. In a cluster nobody does, and a write that was just let in finds it still shared.
             self._release = gevent.spawn(self._leave_after_last_write)

@@ -28,6 +28,7 @@ class PeriodicJobs:
             (DOUBT_SECONDS, house.transactions.settle_doubts),
             (settings.upload_lease_seconds / 4, house.admission.renew_leases),
             (PLACE_SECONDS, house.places.renew),
+            (PLACE_SECONDS, house.part_holds.renew),
             (FLUSH_SECONDS, house.uses.flush),
         ]
         self._greenlets: list[gevent.Greenlet] = []

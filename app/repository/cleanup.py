@@ -6,7 +6,8 @@
     deleted repositories  their artifacts in batches, then the row
     temporary files       of uploads that are not open any more
     blobs                 unreferenced, unpinned, past their grace       → deleting → unlink → gone
-    cache rows, released uploads, mail that nobody will read, dead pins  → old ones go
+    cache rows, released uploads, mail that nobody will read, dead pins,
+    what is told of uploads in parts that have ended                     → old ones go
 
 Each batch is a short transaction of its own; whatever ends half way is finished by the next run.
 """
@@ -35,6 +36,7 @@ from app.repository.publishing import delete_rows
 from app.repository.references import is_part
 from app.storage import BlobStore
 from app.upload.admission import Admission
+from app.upload.multipart import Multiparts
 from config import Settings
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ class Cleanup:
         admission: Admission,
         blobs: Blobs,
         store: BlobStore,
+        multiparts: Multiparts,
         unpinned_seconds: float = 0.0,
     ) -> None:
         """A download may go on without a pin for `unpinned_seconds` after its blob lost its last path: until then no grace is over."""
@@ -76,6 +79,7 @@ class Cleanup:
         self._admission = admission
         self._blobs = blobs
         self._store = store
+        self._multiparts = multiparts
         self._pool = gevent.get_hub().threadpool
         self._turn = BoundedSemaphore(1)
         self._check: Callable[[], None] = lambda: None
@@ -278,6 +282,7 @@ class Cleanup:
     def _purge_old_rows(self) -> None:
         self._purge_cache_rows()
         self._in_batches(self._purge_mail)
+        self._multiparts.purge()
         with self._transactions.begin() as transaction:
             # Nothing else is locked, and nobody waits for these rows.
             pins.delete_dead(transaction.connection)

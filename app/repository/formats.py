@@ -56,6 +56,8 @@ class Format:
     shields: bool = False
     # An upstream may have names of one segment below another one (a proxy's setting of that name).
     short_names: bool = False
+    # A PUT to a path is all that there is to an upload, so that it may come in parts.
+    in_parts: bool = False
 
     def address(self, repository: str) -> str:
         """The path below the server's address that clients are pointed at."""
@@ -89,7 +91,7 @@ def _oci_package(path: str) -> str:
 FORMATS: Mapping[str, Format] = {
     each.name: each
     for each in (
-        Format("raw", write_policy="replace"),
+        Format("raw", write_policy="replace", in_parts=True),
         Format(
             "maven",
             write_policy="once",

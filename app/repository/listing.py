@@ -6,10 +6,11 @@ paths for each page, so a page may hold few items, or none, and still have a nex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
@@ -111,6 +112,17 @@ class Listing:
             if found.held is not None and not self._manages(connection, caller, snapshot):
                 raise Quarantined(f"{path!r} is held in quarantine: {found.held}")
         return found
+
+    def of_uploads(self, uploads: Sequence[tuple[int, str, UUID]]) -> Mapping[UUID, Artifact]:
+        """What uploads became, given by repository, path and id, unless it was replaced or deleted since. Asks for no right."""
+        values = {
+            "repositories": [each[0] for each in uploads],
+            "paths": [each[1] for each in uploads],
+            "uploads": [str(each[2]) for each in uploads],
+        }
+        with self._database.read() as connection:
+            rows = connection.execute(_OF_UPLOADS, values).all()
+        return {row.upload_id: _shown_to_all(row) for row in rows}
 
     def _manages(self, connection: Connection, caller: Caller, snapshot: Snapshot) -> bool:
         """Whether the caller may see what is held, to release it."""
@@ -310,6 +322,14 @@ def _first(connection: Connection, snapshot: Snapshot, path: str) -> Artifact | 
     return None
 
 
+def _shown_to_all(row: Row[Any]) -> Artifact:
+    """Whether it is held is for those to see who may manage the repository."""
+    return Artifact(
+        row.repository, None, row.format, row.path, row.size, row.digest, row.content_type, row.package, row.version, row.created_by,
+        row.created_at, row.updated_at, None, None, None,
+    )  # fmt: skip
+
+
 def _ranges(grant: Grant, prefix: str) -> Iterator[tuple[str, str]]:
     """Half-open ranges of the paths that may be read and begin with `prefix`, in order, without overlap."""
     allowed = [("", _LAST)] if grant.whole else _merged([each for one in grant.prefixes for each in _below(one)])
@@ -345,6 +365,11 @@ _ARTIFACTS = (
     "h.reason as held, h.trust, h.held_at "
     "from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id left join arkvory_packages p on p.id = a.package_id "
     "left join arkvory_users u on u.id = a.created_by left join arkvory_holds h on h.repository_id = a.repository_id and h.path = a.path"
+)
+_OF_UPLOADS = text(
+    "select f.*, r.name as repository, r.format, t.upload_id from unnest(cast(:repositories as bigint[]), cast(:paths as text[]), "
+    "cast(:uploads as uuid[])) as t(repository_id, path, upload_id) join arkvory_repositories r on r.id = t.repository_id "
+    f"cross join lateral ({_ARTIFACTS} where a.repository_id = t.repository_id and a.path = t.path and a.upload_id = t.upload_id) f"
 )
 _BYTES = text("select status, bytes from arkvory_upload_bytes where repository_id = :id")
 _COUNTS = text(

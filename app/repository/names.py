@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import re
 
 from app.errors import Invalid, InvalidPath
@@ -28,6 +29,11 @@ CONTENT_TYPE_CHARACTERS = 255
 def is_content_type(value: str) -> bool:
     """Whether it can stand in an answer's header as it is."""
     return len(value) <= CONTENT_TYPE_CHARACTERS and value.isascii() and value.isprintable()
+
+
+def guessed_type(path: str) -> str:
+    """What the name's ending says of what is in it."""
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
 def check_path(path: str, *, folder: bool = False) -> str:

@@ -420,8 +420,9 @@ class Publisher:
                 write_references(connection, snapshot.id, references)
             _tell_packages(connection, packages, [each.package or package for each in files], published)
             self._remember(connection, now, files)
-            states = {(room := each.received.reservation).id: UploadState("published", each.received.size, room.holder) for each in files}
-            states |= {each.upload_id: UploadState("garbage") for each in gone if each is not None}
+            states = {each.upload_id: UploadState("garbage") for each in gone if each is not None}
+            # Last: of one that another process published meanwhile under the same name, nothing becomes garbage.
+            states |= {(room := each.received.reservation).id: UploadState("published", each.received.size, room.holder) for each in files}
             transaction.settle_uploads(states)
         return published
 

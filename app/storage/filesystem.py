@@ -3,6 +3,7 @@
     blobs/
     ├── incoming/{upload id}                     being written; same file system as the addresses
     │            {upload id}.{holder}            the same, by one request of several
+    │            {upload id}.whole               its parts are all there; whoever looks for it to write a part does not find it
     │            {upload id}.{digest}            whole, about to be placed: keeps cleanup from the blob of that digest
     │            {upload id}.{digest}.again      for a moment, where something is at the address already
     └── sha256/ab/cd/{digest}-{row id}           placed; never changes
@@ -15,35 +16,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
-from app.errors import CapacitySpent, Unavailable, UploadGivenUp
+from app.errors import UploadGivenUp
 from app.storage import writeback
-from app.storage.interface import Incoming, OpenBlob
+from app.storage.disk import disk_errors, told
+from app.storage.gathered import WHOLE, GatheredFile, WindowOfFile, found
+from app.storage.interface import Gathered, OpenBlob, Whole
 
-log = logging.getLogger(__name__)
-
-# Bytes after which the disk begins to write: enough for it to do so in long runs.
-_WRITE_BEHIND = 8 * 1024 * 1024
 _COPIED_AT_ONCE = 64 * 1024 * 1024
+# Of `st_blocks`, wherever it is asked.
+_BLOCK = 512
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-@contextlib.contextmanager
-def _disk_errors(*passing: type[OSError]) -> Iterator[None]:
-    """Turn what the file system raises into the domain's words; `passing` stay what they are."""
-    try:
-        yield
-    except passing:
-        raise
-    except OSError as error:
-        raise _told(error) from error
 
 
 @contextlib.contextmanager
@@ -55,13 +43,6 @@ def _source(path: Path) -> Iterator[None]:
         if path.exists():
             raise
         raise UploadGivenUp from error
-
-
-def _told(error: OSError) -> CapacitySpent | Unavailable:
-    if error.errno in _FULL:
-        return CapacitySpent("the server's disk is full; nothing of this upload was kept")
-    log.error("the blob store fails: %s", error)
-    return Unavailable("the server's storage does not work at the moment; tell its administrator", retry_after=30)
 
 
 def sync_folder(folder: Path) -> None:
@@ -79,7 +60,7 @@ class IncomingFile:
     def __init__(self, path: Path, size: int | None = None) -> None:
         self.path = path
         self._written = self._begun = size or 0
-        with _disk_errors(FileNotFoundError):
+        with disk_errors(FileNotFoundError):
             flags = os.O_CREAT | os.O_EXCL if size is None else 0
             self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o640)
         if size is not None:
@@ -88,7 +69,7 @@ class IncomingFile:
     def _cut(self, size: int) -> None:
         """What a request of before wrote without its being counted goes."""
         try:
-            with _disk_errors():
+            with disk_errors():
                 there = os.fstat(self._fd).st_size
                 os.ftruncate(self._fd, min(size, there))
                 os.lseek(self._fd, 0, os.SEEK_END)
@@ -101,17 +82,17 @@ class IncomingFile:
     def write(self, piece: bytes | memoryview) -> None:
         """Raises CapacitySpent when the disk is full."""
         view = memoryview(piece)
-        with _disk_errors():
+        with disk_errors():
             while view:
                 view = view[os.write(self._fd, view) :]
         self._written += len(piece)
-        if self._written - self._begun >= _WRITE_BEHIND:
+        if self._written - self._begun >= writeback.BEHIND:
             writeback.begin(self._fd, self._begun, self._written - self._begun)
             self._begun = self._written
 
     def sync(self) -> None:
         """The end of writing: on the disk, and the descriptor given back (a form may bring many files)."""
-        with _disk_errors():
+        with disk_errors():
             os.fsync(self._fd)
         self._give_back()
 
@@ -119,7 +100,7 @@ class IncomingFile:
         self._give_back()
         name = self.path.with_suffix("")
         if name != self.path:
-            with _disk_errors(), _source(self.path):
+            with disk_errors(), _source(self.path):
                 os.rename(self.path, name)
             self.path = name
 
@@ -152,7 +133,7 @@ def _take_over(name: Path, own: Path, size: int) -> None:
     held = [each for each in name.parent.glob(f"{name.name}.*") if len(each.suffix) == len(own.suffix) and each != own]
     whole = next((each for each in held if each.stat().st_size >= size), None)
     if whole is not None:
-        with _disk_errors(), whole.open("rb") as source, own.open("xb") as target:
+        with disk_errors(), whole.open("rb") as source, own.open("xb") as target:
             left = size
             while left and (count := os.copy_file_range(source.fileno(), target.fileno(), min(left, _COPIED_AT_ONCE))):
                 left -= count
@@ -178,7 +159,7 @@ def _opened_again(name: str) -> OpenBlob:
     except OSError as error:
         if error.errno == errno.ESTALE:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
-        raise _told(error) from error
+        raise told(error) from error
 
 
 def address(folder: Path, digest: str, blob_id: int) -> Path:
@@ -212,17 +193,18 @@ class FileStore:
             raise
         except OSError as error:
             if error.errno != errno.ESTALE:
-                raise _told(error) from error
+                raise told(error) from error
         return _opened_again(name)
 
-    def create(self, upload_id: UUID) -> IncomingFile:
-        return IncomingFile(self._incoming / str(upload_id))
+    def create(self, upload_id: UUID, holder: UUID | None = None) -> IncomingFile:
+        name = self._incoming / str(upload_id)
+        return IncomingFile(name if holder is None else name.with_suffix(f".{holder}"))
 
     def resume(self, upload_id: UUID, size: int, holder: UUID) -> IncomingFile | None:
         name = self._incoming / str(upload_id)
         own = name.with_suffix(f".{holder}")
         try:
-            with _disk_errors(FileNotFoundError):
+            with disk_errors(FileNotFoundError):
                 os.rename(name, own)
         except FileNotFoundError:
             _take_over(name, own, size)
@@ -230,6 +212,34 @@ class FileStore:
             return IncomingFile(own, size)
         except FileNotFoundError:
             return None
+
+    def spread(self, upload_id: UUID) -> None:
+        with disk_errors():
+            descriptor = os.open(self._incoming / str(upload_id), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o640)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def window(self, upload_id: UUID, offset: int, size: int) -> WindowOfFile | None:
+        try:
+            return WindowOfFile(self._incoming / str(upload_id), offset, size)
+        except FileNotFoundError:
+            return None
+
+    def gather(self, upload_id: UUID) -> GatheredFile | None:
+        name = self._incoming / str(upload_id)
+        with disk_errors():
+            # Whoever was here before may have staged it, or died on the way.
+            if (there := found(name)) is not None:
+                return there
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(name, name.with_suffix(WHOLE))
+            return found(name)
+
+    def scatter(self, gathered: Gathered) -> None:
+        with disk_errors(), _source(gathered.path):
+            os.rename(gathered.path, gathered.path.with_suffix(""))
 
     def holds(self, digest: str, blob_id: int, size: int) -> bool:
         # By opening: NFS asks its server then, while a `stat` may be answered from what this machine remembers of a file half written.
@@ -240,9 +250,9 @@ class FileStore:
         blob.close()
         return blob.size == size
 
-    def stage(self, incoming: Incoming, digest: str) -> None:
+    def stage(self, incoming: Whole, digest: str) -> None:
         staged = incoming.path.with_suffix(f".{digest}")
-        with _disk_errors(), _source(incoming.path):
+        with disk_errors(), _source(incoming.path):
             os.rename(incoming.path, staged)
         incoming.path = staged
 
@@ -250,9 +260,9 @@ class FileStore:
         names = (entry.name.split(".") for entry in os.scandir(self._incoming))
         return {digest for _, digest, *_ in (name for name in names if len(name) > 1)}
 
-    def place(self, incoming: Incoming, digest: str, blob_id: int) -> None:
+    def place(self, incoming: Whole, digest: str, blob_id: int) -> None:
         target = self.address(digest, blob_id)
-        with _disk_errors(), _source(incoming.path):
+        with disk_errors(), _source(incoming.path):
             self._make_folder(target.parent)
             put(incoming.path, target)
             sync_folder(target.parent)
@@ -266,17 +276,19 @@ class FileStore:
             sync_folder(parent)
 
     def remove(self, digest: str, blob_id: int) -> None:
-        with _disk_errors():
+        with disk_errors():
             self.address(digest, blob_id).unlink(missing_ok=True)
 
     def temporary(self) -> dict[UUID, int]:
-        found: dict[UUID, int] = {}
+        sizes: dict[UUID, int] = {}
         with os.scandir(self._incoming) as entries:
             for entry in entries:
                 # Not ours, or gone meanwhile.
                 with contextlib.suppress(ValueError, FileNotFoundError):
-                    found[UUID(entry.name.partition(".")[0])] = entry.stat().st_size
-        return found
+                    upload_id, state = UUID(entry.name.partition(".")[0]), entry.stat()
+                    # Parts come in any order: a file may have holes, which take no room yet.
+                    sizes[upload_id] = sizes.get(upload_id, 0) + min(state.st_size, state.st_blocks * _BLOCK)
+        return sizes
 
     def remove_temporary(self, upload_id: UUID) -> None:
         for path in self._incoming.glob(f"{upload_id}*"):

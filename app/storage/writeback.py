@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
+# Bytes after which the disk begins to write: enough for it to do so in long runs.
+BEHIND = 8 * 1024 * 1024
 _SYNC_FILE_RANGE_WRITE = 2
 
 

@@ -6,9 +6,10 @@ reads counters only. Never a sum over uploads, and never before the lock is held
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
@@ -89,6 +90,7 @@ class Admission:
         self.open_uploads: dict[UUID, Reservation] = {}
         self._pool = gevent.get_hub().threadpool
         self._written_elsewhere = 0
+        self._resting = 0
         self._looked_at = float("-inf")
 
     def open(self, repository_id: int, size: int | None, key: str, at_most: int | None = None) -> Reservation:
@@ -109,25 +111,44 @@ class Admission:
     def open_all(self, repository_id: int, sizes: Sequence[int], key: str) -> list[Reservation]:
         """Reserve exactly these sizes, each for an upload of its own, all or none. Raises as `open`."""
         for size in sizes:
-            self._check_size(size)
+            self.check_size(size)
         reservations = [Reservation(uuid4(), repository_id, size, exact=True) for size in sizes]
-        self._look_elsewhere()
-        with self._turn, self._transactions.begin() as transaction:
-            transaction.lock_admission()
-            self._check_room(transaction, repository_id, sum(sizes))
+        with self.locked() as transaction:
+            self.check_room(transaction, repository_id, sum(sizes))
             _insert(transaction, reservations, _Row(key, self._settings.upload_lease_seconds))
         self.open_uploads |= {each.id: each for each in reservations}
         return reservations
+
+    def open_parts(self, repository_id: int, size: int, key: str, also: Callable[[Transaction, UUID], tuple[str, str]]) -> UUID:
+        """Reserve `size` bytes for an upload that comes in parts. `also` writes what else is to be known of it, and says target and owner.
+
+        What it raises takes all of it back. Raises as `open`.
+        """
+        self.check_size(size)
+        reservation = Reservation(uuid4(), repository_id, size, exact=True)
+        with self.locked() as transaction:
+            self.check_room(transaction, repository_id, size)
+            target, owner = also(transaction, reservation.id)
+            _insert(transaction, [reservation], _Row(key, self._settings.upload_session_seconds, target, owner))
+        # Until the next look.
+        self._resting += size
+        return reservation.id
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[Transaction]:
+        """A transaction under the global lock."""
+        self._look_elsewhere()
+        with self._turn, self._transactions.begin() as transaction:
+            transaction.lock_admission()
+            yield transaction
 
     def _open_unknown(self, repository_id: int, reserved: int, row: _Row) -> Reservation:
         """A nearly spent quota still takes a small body of unknown length."""
         bounds = (FIRST_STEP, reserved, self._settings.max_upload_bytes)
         reserved = min(each for each in bounds if each is not None)
-        self._look_elsewhere()
-        with self._turn, self._transactions.begin() as transaction:
-            transaction.lock_admission()
+        with self.locked() as transaction:
             reserved = max(1, min(reserved, self._room(transaction, repository_id)))
-            self._check_room(transaction, repository_id, reserved)
+            self.check_room(transaction, repository_id, reserved)
             reservation = Reservation(uuid4(), repository_id, reserved, exact=False)
             _insert(transaction, [reservation], row)
         return reservation
@@ -137,14 +158,12 @@ class Admission:
 
         Raises TooLarge, CapacitySpent or UploadGivenUp.
         """
-        self._check_size(needed)
+        self.check_size(needed)
         step = 0 if exactly else min(LARGEST_STEP, max(FIRST_STEP, reservation.reserved))
-        self._look_elsewhere()
-        with self._turn, self._transactions.begin() as transaction:
-            transaction.lock_admission()
+        with self.locked() as transaction:
             room = self._room(transaction, reservation.repository_id)
             wanted = max(needed - reservation.reserved, min(step, room))
-            self._check_room(transaction, reservation.repository_id, wanted)
+            self.check_room(transaction, reservation.repository_id, wanted)
             transaction.order.reach(Step.UPLOADS)
             grown = transaction.connection.execute(
                 text(
@@ -204,7 +223,8 @@ class Admission:
                 {"lease": self._settings.upload_lease_seconds, "ids": [str(each) for each in self.open_uploads]},
             )
 
-    def _check_size(self, size: int) -> None:
+    def check_size(self, size: int) -> None:
+        """Raises TooLarge."""
         most = self._settings.max_upload_bytes
         if most is not None and size > most:
             raise TooLarge(f"a file may have at most {most} bytes here")
@@ -212,7 +232,8 @@ class Admission:
     def _room(self, transaction: Transaction, repository_id: int) -> int:
         return min(limit - used for limit, used, _ in self._limits(transaction, repository_id))
 
-    def _check_room(self, transaction: Transaction, repository_id: int, size: int) -> None:
+    def check_room(self, transaction: Transaction, repository_id: int, size: int) -> None:
+        """Under the global lock. Raises CapacitySpent or NotFound."""
         for limit, used, whose in self._limits(transaction, repository_id):
             if used + size > limit or limit == 0:
                 raise CapacitySpent(f"{size} bytes do not fit {whose}: {used} of {limit} bytes are taken or reserved by uploads")
@@ -240,8 +261,7 @@ class Admission:
     def _disk_limit(self, transaction: Transaction) -> tuple[int, int, str]:
         """The disk: free bytes less the reserve, against what open uploads have still to write."""
         coming = sum(max(0, each.reserved - each.written) for each in self.open_uploads.values())
-        if self._settings.cluster:
-            coming += self._coming_elsewhere(transaction)
+        coming += self._coming_elsewhere(transaction) if self._settings.cluster else self._resting
         return max(0, self._store.free_bytes() - self._settings.disk_reserve_bytes), coming, "on the server's disk"
 
     def _coming_elsewhere(self, transaction: Transaction) -> int:
@@ -251,12 +271,29 @@ class Admission:
         return max(0, reserved - self._written_elsewhere)
 
     def _look_elsewhere(self) -> None:
-        """How much of the other processes' uploads is on the disk already; before any lock is taken, since the disk may be far away."""
-        if not self._settings.cluster or time.monotonic() - self._looked_at < LOOK_SECONDS:
+        """What is to come of uploads that no request of this process moves; before any lock is taken, since the disk may be far away.
+
+        On a single node these are all idle. In a cluster it is told by how much of them is on the disk already.
+        """
+        if time.monotonic() - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = time.monotonic()
-        sizes = self._pool.apply(self._store.temporary)
-        self._written_elsewhere = sum(size for upload_id, size in sizes.items() if upload_id not in self.open_uploads)
+        if self._settings.cluster:
+            sizes = self._pool.apply(self._store.temporary)
+            self._written_elsewhere = sum(size for upload_id, size in sizes.items() if upload_id not in self.open_uploads)
+        else:
+            self._resting = self._still_to_come()
+
+    def _still_to_come(self) -> int:
+        with self._transactions.database.read() as connection:
+            return int(connection.execute(_STILL_TO_COME, {"mine": [str(each) for each in self.open_uploads]}).scalar_one())
+
+
+# Few, whatever the table's size: there is an index of those that are open.
+_STILL_TO_COME = text(
+    "select coalesce(sum(greatest(bytes - received, 0)), 0) from arkvory_uploads where status = 'open' and received is not null "
+    "and id <> all(cast(:mine as uuid[]))"
+)
 
 
 def _text(upload_id: UUID | None) -> str | None:

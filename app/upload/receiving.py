@@ -12,7 +12,7 @@ import gevent
 from gevent.event import AsyncResult
 
 from app.errors import DigestMismatch, Invalid
-from app.storage import BlobStore, Incoming
+from app.storage import BlobStore, Incoming, Whole
 from app.upload.admission import Admission, Reservation
 
 PIECE = 1024 * 1024
@@ -42,7 +42,7 @@ class Received:
     """A whole body, on the disk and synced; `checksums` are hex digests by algorithm, `sha256` among them."""
 
     reservation: Reservation
-    incoming: Incoming
+    incoming: Whole
     size: int
     checksums: Mapping[str, str]
 

@@ -31,7 +31,7 @@ from sqlalchemy import Engine, event
 APP = str(Path(__file__).parents[2] / "app") + "/"
 ROOMS_BELOW = ("cache/changes.py", "cluster/", "database/engines.py", "database/pools.py", "database/turns.py")
 # What stands for its caller.
-HELPERS = {"Cleanup._release", "_insert", "put", "sync_folder", "_source", "_disk_errors", "_write_artifact"}
+HELPERS = {"Cleanup._release", "Admission.locked", "_insert", "put", "sync_folder", "_source", "disk_errors", "_write_artifact"}
 GIVEN_UP_SECONDS = 60.0
 
 _ident = get_original("_thread", "get_ident")

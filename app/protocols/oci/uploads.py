@@ -29,9 +29,8 @@ _CONTENT_RANGE = re.compile(r"(?:bytes )?([0-9]{1,19})-([0-9]{1,19})(?:/(?:[0-9]
 
 
 def owner_of(who: Caller) -> str:
-    """Whose uploads are whose: a user's, by whatever token, or a deploy token's."""
-    deploy = who.identity.deploy if who.identity is not None else None
-    return f"user:{who.user_id}" if deploy is None else f"deploy-token:{deploy.id}"
+    """Whose uploads are whose."""
+    return who.upload_owner
 
 
 def address_of(repository_id: int, image: str, who: Caller, upload_id: str) -> Address:

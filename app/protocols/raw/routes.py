@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mimetypes
-
 from flask import Blueprint, Response, request
 
 from app.errors import Invalid, InvalidPath
@@ -18,7 +16,7 @@ from app.http.paths import encode_path
 from app.http.preconditions import conditions
 from app.http.reads import Asked, Description, FileRead, Read, Reads
 from app.http.responses import content_disposition
-from app.repository.names import check_path, is_content_type
+from app.repository.names import check_path, guessed_type, is_content_type
 from app.repository.publishing import NewFile, Published, Target
 from app.repository.reading import Gate
 from app.upload.receiving import Expected
@@ -96,7 +94,7 @@ def _known_type(told: str, path: str) -> str:
     """What the client said, else what the name's ending says."""
     if is_content_type(told) and told.partition(";")[0].strip().lower() not in _UNTOLD:
         return told
-    return mimetypes.guess_type(path)[0] or "application/octet-stream"
+    return guessed_type(path)
 
 
 def _stored(published: Published) -> Response:
