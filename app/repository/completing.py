@@ -1,4 +1,4 @@
-"""The end of an upload in parts (ADR 11): a durable job that whoever is alive takes on, from where it was.
+"""The end of an upload in parts (ADR 12): a durable job that whoever is alive takes on, from where it was.
 
     claim     hold the upload, by a lease
     gather    the file takes a name by which no part finds it

@@ -1,4 +1,4 @@
-"""Uploads in parts, with the rights that they need: the verbs of the management API (ADR 11).
+"""Uploads in parts, with the rights that they need: the verbs of the management API (ADR 12).
 
 The right to write is asked at each step, as for a PUT to the same path; what a client may see of uploads are its own, or all for whoever
 manages the repository.

@@ -1,4 +1,4 @@
-"""A temporary file that several requests write into at once, each a range of its own (ADR 11)."""
+"""A temporary file that several requests write into at once, each a range of its own (ADR 12)."""
 
 from __future__ import annotations
 

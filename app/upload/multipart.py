@@ -1,4 +1,4 @@
-"""Uploads that come in parts: what each is to become, and how far it is (DESIGN 5, ADR 11).
+"""Uploads that come in parts: what each is to become, and how far it is (DESIGN 5, ADR 12).
 
     arkvory_uploads      its bytes are counted there, and whether it is still open is told there alone
     arkvory_multiparts   what it is to become, who began it, whether it is being completed

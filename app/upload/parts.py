@@ -1,4 +1,4 @@
-"""Parts on their way into the file of their upload: each is one request's for a while, by a name that its row has (ADR 11).
+"""Parts on their way into the file of their upload: each is one request's for a while, by a name that its row has (ADR 12).
 
 Whoever sends a part opens the file after its row says so, writes into the part's own range alone, and says how it ended only after the
 file is closed again. So a row without a holder means that nobody can write there; and one that was taken from a holder that never told

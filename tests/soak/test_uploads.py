@@ -63,7 +63,7 @@ def memory(server: Server) -> int:
 
 
 def test_an_upload_ends_whole_however_often_its_server_and_its_clients_are_killed(make_server: MakeServer) -> None:
-    """W1, W4, ADR 11; and the server's memory is flat."""
+    """W1, W4, ADR 12; and the server's memory is flat."""
     server = make_server()
     server.repository("files")
     chance = random.Random(7)
