@@ -93,8 +93,9 @@ class Breaker:
 
     def admit(self, patient: bool) -> None:
         """Returns when a request may be sent; `patient`: a short pause is waited for. Raises UpstreamBusy."""
-        pause = self._paused_until - time.monotonic()
-        if 0 < pause <= WAITED_SECONDS and patient:
+        latest = time.monotonic() + WAITED_SECONDS
+        # A sleep may end a moment too early: the loop's own clock lags behind.
+        while patient and self._paused_until <= latest and (pause := self._paused_until - time.monotonic()) > 0:
             gevent.sleep(pause)
         state = self.state
         if state == "paused":
