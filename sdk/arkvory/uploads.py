@@ -31,6 +31,7 @@ from arkvory.errors import (
     TimedOut,
     UploadFailed,
     UploadUnknown,
+    seconds_of,
 )
 from arkvory.files import Digests, Section, Source, hashed
 from arkvory.progress import Event, OnEvent
@@ -41,8 +42,8 @@ from arkvory.working import run_all
 MIB = 1024 * 1024
 USUAL_PART, LARGEST_PART = 16 * MIB, 1024 * MIB
 MOST_PARTS = 1000
-# While the server puts an upload together.
-_POLL_SECONDS = 1.0
+# While the server puts an upload together; it may say how long to wait.
+_POLL_SECONDS, _LONGEST_POLL = 1.0, 30.0
 _LONGEST_COMPLETION = 3600.0
 _ROUNDS = 4
 
@@ -83,7 +84,7 @@ class Tally:
         self._name = name
         self._size = size
         self._by_part: dict[int, int] = {}
-        self._sum = 0
+        self.sum = 0
         self._lock = threading.Lock()
         self._tell("started")
 
@@ -92,7 +93,7 @@ class Tally:
 
         def moved(count: int) -> None:
             with self._lock:
-                self._sum += count - self._by_part.get(part, 0)
+                self.sum += count - self._by_part.get(part, 0)
                 self._by_part[part] = count
             self._tell("moving")
 
@@ -105,7 +106,7 @@ class Tally:
         self._tell("done", words)
 
     def _tell(self, what: Any, words: str = "") -> None:
-        self._progress(Event("upload", self._name, what, self._sum, self._size, words))
+        self._progress(Event("upload", self._name, what, self.sum, self._size, words))
 
 
 def upload(means: Means, file: Path, wish: Wish, digest: str | None = None) -> Uploaded:
@@ -138,7 +139,7 @@ def upload_stream(means: Means, stream: IO[bytes], wish: Wish) -> Uploaded:
     answer = means.transport.send(asked, means.stop)
     digest = answer.headers.get("X-Checksum-Sha256", "")
     tally.done()
-    return Uploaded(wish.repository, wish.path, tally._sum, digest)
+    return Uploaded(wish.repository, wish.path, tally.sum, digest)
 
 
 def _whole(means: Means, source: Source, wish: Wish, digest: str | None) -> Uploaded:
@@ -218,6 +219,7 @@ class _Parts:
         self._wish = wish
         self._tally = Tally(means.progress, wish.path, source.size)
         self._sent = 0
+        self._poll = _POLL_SECONDS
 
     def send(self) -> Uploaded:
         """Raises ArkvoryError, _NoParts. An upload that has expired meanwhile is begun anew, once."""
@@ -271,10 +273,11 @@ class _Parts:
     def _complete(self, id: str, memory: _Memory) -> None:
         key = {"Idempotency-Key": f"{memory.key}-complete"}
         try:
-            self._send(Asked("POST", self._address(id, "complete"), headers=key))
+            answer = self._means.transport.send(Asked("POST", self._address(id, "complete"), headers=key), self._means.stop)
         except DigestMismatch:
             memory.forget()
             raise
+        self._poll = min(seconds_of(answer.headers.get("Retry-After"), answer.headers.get("Date")) or _POLL_SECONDS, _LONGEST_POLL)
 
     def _settled(self, upload: dict[str, Any]) -> dict[str, Any]:
         """What it is when the server has put it together. Raises TimedOut where that takes too long."""
@@ -283,7 +286,7 @@ class _Parts:
             if time.monotonic() > end:
                 raise TimedOut("the server is still putting the upload together: the same call again goes on waiting for it")
             self._tally.checking()
-            self._means.stop.sleep(_POLL_SECONDS)
+            self._means.stop.sleep(self._poll)
             upload = self._get(str(upload["id"]))
         return upload
 
@@ -400,9 +403,6 @@ class _Parts:
         if not isinstance(found, dict) or not found.keys() >= set(fields):
             raise NotArkvory(f"{self._means.transport.address.url} answers {asked.method} {asked.path} with another document than expected")
         return found
-
-    def _send(self, asked: Asked) -> None:
-        self._means.transport.send(asked, self._means.stop)
 
 
 def _reason(upload: dict[str, Any]) -> str:
