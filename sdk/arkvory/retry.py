@@ -13,7 +13,7 @@ import time
 import weakref
 from dataclasses import dataclass
 
-from arkvory.errors import ArkvoryError, Later
+from arkvory.errors import ArkvoryError, Later, NoAnswer
 
 _STEEPEST = 30
 
@@ -67,7 +67,9 @@ class Retry:
     together. Where the server says nothing it is `first_wait`, doubled by each failure, less a random share of up to half of it.
     """
 
-    attempts: int = 10
+    attempts: int = 30
+    # Of these, in a row, as many that nobody answered: a server that says later is there, an address that is wrong is not.
+    unheard: int = 10
     longest_wait: float = 120.0
     # From the first failure on; what moves bytes begins anew with each piece that arrived.
     total: float = 900.0
@@ -95,11 +97,12 @@ class Attempts:
     def __init__(self, policy: Retry) -> None:
         self._policy = policy
         self._failures = 0
+        self._unheard = 0
         self._first = 0.0
 
     def progress(self) -> None:
         """Something arrived: the row of failures is over."""
-        self._failures = 0
+        self._failures = self._unheard = 0
 
     def pause(self, error: ArkvoryError) -> float:
         """Seconds to wait before the next attempt. Raises the error when it does not pass, or the policy has an end."""
@@ -107,8 +110,10 @@ class Attempts:
         if not self._failures:
             self._first = now
         self._failures += 1
+        self._unheard = self._unheard + 1 if isinstance(error, NoAnswer) else 0
         told = error.retry_after if isinstance(error, Later) else None
-        seconds = self._policy.wait(self._failures, told, now - self._first, CHANCE) if error.passing else None
+        again = error.passing and self._unheard < self._policy.unheard
+        seconds = self._policy.wait(self._failures, told, now - self._first, CHANCE) if again else None
         if seconds is None:
             error.attempts = self._failures
             raise error

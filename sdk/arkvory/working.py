@@ -9,23 +9,23 @@ from arkvory.retry import Stop, Stopped
 
 
 def run_all(jobs: Iterable[Callable[[Stop], None]], parallel: int, outer: Stop) -> None:
-    """Each job once, at most `parallel` at a time, with the word that stops them. An interruption (Ctrl-C) does too; all have ended when
-    this returns or raises."""
+    """Each job once, at most `parallel` at a time, with the word that stops them. All have ended when this returns or raises, but for an
+    interruption (Ctrl-C), which waits for no server."""
     stop = outer.within()
     if parallel == 1:
         for job in jobs:
             stop.check()
             job(stop)
         return
-    with ThreadPoolExecutor(parallel, thread_name_prefix="arkvory") as pool:
-        running = [pool.submit(job, stop) for job in jobs]
-        try:
-            done, _ = wait(running, return_when=FIRST_EXCEPTION)
-            _raise_first(done)
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    pool = ThreadPoolExecutor(parallel, thread_name_prefix="arkvory")
+    try:
+        done, _ = wait([pool.submit(job, stop) for job in jobs], return_when=FIRST_EXCEPTION)
+        _raise_first(done)
+    except BaseException as error:
+        stop.set()
+        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def _raise_first(done: Iterable[Future[None]]) -> None:

@@ -139,6 +139,14 @@ def test_errors_tell_code_status_and_detail() -> None:
     assert isinstance(invalid, Refused) and invalid.fields == {"name": ["no"]}
 
 
+def test_an_address_where_nobody_is_has_fewer_attempts_than_a_server_that_says_later() -> None:
+    row = Attempts(Retry(attempts=30, unheard=3, first_wait=0.001))
+    for error in (NoAnswer("cut off"), NoAnswer("cut off"), refusal(503, {}, b"later"), NoAnswer("cut off"), NoAnswer("cut off")):
+        row.pause(error)
+    with pytest.raises(NoAnswer, match="after 6 attempts"):
+        row.pause(NoAnswer("cut off"))
+
+
 def test_what_arrives_ends_a_row_of_failures() -> None:
     attempts = Attempts(Retry(attempts=2, first_wait=0.01))
     for _ in range(20):
