@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from app.cache.snapshots import Snapshot
+from app.repository.parts import Kept
 from app.repository.publishing import NewFile
 from app.repository.reading import Brought
 from app.upload.receiving import Received
@@ -26,11 +27,13 @@ class Order:
     snapshot: Snapshot
     path: str
     spelling: str
+    # Of whoever may come back for the rest; null: it comes as a whole.
+    kept: Kept | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, snapshot: Snapshot, path: str, spelling: str = "") -> Order:
+    def of(cls, snapshot: Snapshot, path: str, spelling: str = "", kept: Kept | None = None) -> Order:
         """Without a spelling, what would mean something else in an address is encoded (another path, a query, another escape)."""
-        return cls(snapshot, path, spelling or quote(path, safe=_AS_IT_IS))
+        return cls(snapshot, path, spelling or quote(path, safe=_AS_IT_IS), kept)
 
 
 # Of the characters that clients send as they are.
@@ -90,6 +93,11 @@ class Plan:
     kept: bool = True
     # The path that this is another name of, which holds and rules speak of: it leaves where that may.
     alias_of: str = ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a file that may come in parts: however long, kept as it comes, under this path alone."""
+        return not self.whole and self.remade is None and self.beside is None and self.further is None and self.at_most is None
 
 
 class Library(Protocol):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import hashlib
 import itertools
 import logging
@@ -26,7 +27,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import gevent
 from gevent.event import AsyncResult, Event
@@ -58,6 +59,7 @@ from app.repository.dialects import Dialect, Order, Plan, Remake
 from app.repository.formats import absent as absent_at
 from app.repository.formats import is_lasting
 from app.repository.names import is_content_type
+from app.repository.parts import PART, Begun, Parts
 from app.repository.publishing import Conditions, NewFile, Publisher, Session, Standing, Target
 from app.repository.quarantine import reason_to_hold
 from app.repository.reading import ADDRESS, Brought, brought
@@ -347,6 +349,11 @@ class Fetches:
         return len(self._running)
 
     @property
+    def places(self) -> BoundedSemaphore:
+        """Those of all upstreams together."""
+        return self._places
+
+    @property
     def left_alone(self) -> int:
         """Upstreams that are not asked just now."""
         return sum(line.breaker.leaves_alone for line in self.lines)
@@ -414,11 +421,39 @@ class Fetches:
     def _asked(self, order: Order, plan: Plan, found: Known, *, patient: bool = True, anew: bool = False) -> Iterator[_Fetched]:
         """The first answer that is not absence, else the last; `anew`: whatever the copy is."""
         ways = _asked_anew(plan) if anew else self._ways(order, plan, found)
+        parts = None if anew else self._parts(order, plan)
         for wanted in ways:
-            with self._client.get(found.upstream, wanted, self._line(order, found), patient=patient) as answer:
-                if not answer.absent or wanted is ways[-1]:
-                    yield _Fetched(order, plan, found, answer, wanted)
+            with self._answered(_Question(order, plan, found, parts, patient), wanted) as fetched:
+                if not fetched.answer.absent or wanted is ways[-1]:
+                    yield fetched
                     return
+
+    @contextlib.contextmanager
+    def _answered(self, question: _Question, wanted: Wanted) -> Iterator[_Fetched]:
+        """The next part, where it is to come in parts and the upstream goes along with that; else the whole."""
+        order, plan, found, parts, patient = question
+        line = self._line(order, found)
+        if parts is not None:
+            begun = parts.begun()
+            asked = parts.wanted(wanted, begun)
+            with self._client.get(found.upstream, asked, line, patient=patient) as answer:
+                coming = _Coming(parts, begun, line)
+                if parts.fits(answer, begun):
+                    fetched = _Fetched(order, plan, found, answer, asked, coming)
+                    if not fetched.in_parts:
+                        parts.give_up(begun)
+                    yield fetched
+                    return
+            parts.give_up(begun)
+        with self._client.get(found.upstream, wanted, line, patient=patient) as answer:
+            yield _Fetched(order, plan, found, answer, wanted)
+
+    def _parts(self, order: Order, plan: Plan) -> Parts | None:
+        """Null where it comes as a whole."""
+        if order.kept is None or not plan.is_plain or (plan.size is not None and plan.size <= PART):
+            return None
+        parts = Parts(self._deposits.sessions, order.kept, order.snapshot.id, order.path)
+        return parts if parts.worthwhile else None
 
     def _is_same(self, order: Order, plan: Plan, found: Known, copy: Copy) -> bool:
         """Whether HEAD says so; then the copy counts as compared."""
@@ -648,7 +683,7 @@ class Fetches:
 
     def _store(self, fetch: Fetch, fetched: _Fetched) -> Outcome:
         order, found = fetched.order, fetched.found
-        if found.read_only or self._too_large.get((order.snapshot.id, order.path), 0.0) > time.monotonic():
+        if found.read_only or self.lacks_room(order):
             raise NotStorable
         with Session(self._deposits, _target(order.snapshot), order.snapshot, contextlib.ExitStack()) as session:
             received = self._remade(session, fetched, self._receive(session, fetch, fetched))
@@ -686,13 +721,13 @@ class Fetches:
         """The whole body, handed on as it comes where nothing stands against it. Raises NotStorable when there is no room."""
         order, found, answer = fetched.order, fetched.found, fetched.answer
         try:
-            receiver = session.receiver(fetched.expected(), always=fetched.plan.checksums, when_small=("md5", "sha1"))
+            receiver = self._receiver(session, fetched)
         except (CapacitySpent, TooLarge) as error:
             raise NotStorable from error
         # A copy is better than a new file that breaks off, and what is held must not leave.
         may_begin = found.copy is None and found.reason is None and not fetched.plan.whole and fetched.plan.remade is None
         try:
-            for piece in self._pieces(fetched):
+            for piece in self._coming(fetched, receiver):
                 receiver.feed(piece)
                 if may_begin and not fetch.begun and (answer.size or receiver.size) > SMALL:
                     fetch.begin(fetched.head, receiver)
@@ -706,6 +741,23 @@ class Fetches:
             raise NotStorable from error
         except (DigestMismatch, Invalid) as error:
             raise UpstreamUnfit(f"what the upstream sent for {order.path!r} is not what it should be: {error.message}") from error
+
+    def _receiver(self, session: Session, fetched: _Fetched) -> Receiver:
+        coming, expected, always = fetched.coming, fetched.expected(), fetched.plan.checksums
+        if coming is None or not fetched.in_parts:
+            return session.receiver(expected, always=always, when_small=("md5", "sha1"))
+        return coming.parts.receiver(session, coming.begun, fetched.answer, expected, always)
+
+    def _coming(self, fetched: _Fetched, receiver: Receiver) -> Iterator[bytes]:
+        coming, found = fetched.coming, fetched.found
+        if coming is None or not fetched.in_parts:
+            return self._pieces(fetched)
+        more = functools.partial(self._client.more, found.upstream, line=coming.line)
+        return coming.parts.pieces(fetched.answer, fetched.wanted, receiver, more)
+
+    def lacks_room(self, order: Order) -> bool:
+        """Whether there was none for it lately, so that it is not tried again just now."""
+        return self._too_large.get((order.snapshot.id, order.path), 0.0) > time.monotonic()
 
     def _leave_alone(self, order: Order) -> None:
         """There was no room for it half way."""
@@ -834,6 +886,25 @@ def content_type_of(head: Arrived, path: str) -> str:
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
+class _Question(NamedTuple):
+    """What is asked; `parts` null: as a whole."""
+
+    order: Order
+    plan: Plan
+    found: Known
+    parts: Parts | None
+    patient: bool
+
+
+@dataclass(frozen=True)
+class _Coming:
+    """A part of a file, and how the others are asked for."""
+
+    parts: Parts
+    begun: Begun
+    line: Line
+
+
 @dataclass(frozen=True)
 class _Fetched:
     """An answer, and what it is the answer to."""
@@ -843,7 +914,13 @@ class _Fetched:
     found: Known
     answer: Answer
     wanted: Wanted
+    coming: _Coming | None = None
     arrived_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether more is to be asked for; a short file is its own only part."""
+        return self.answer.part is not None and not self.answer.part.is_whole
 
     @property
     def told(self) -> Release:

@@ -237,7 +237,7 @@ class Session:
         self._reservations += reservations
         return [Linked(room, each.sha256, each.size, each.checksums) for room, each in zip(reservations, blobs, strict=True)]
 
-    def go_on(self, address: Address, offset: int | None, expected: Expected) -> Receiver:
+    def go_on(self, address: Address, offset: int | None, expected: Expected, always: Iterable[str] = ()) -> Receiver:
         """The next bytes of an upload that takes several requests, from `offset` on where the client says so.
 
         Raises UploadUnknown, WrongOffset or TooManyUploads, which change nothing.
@@ -247,7 +247,7 @@ class Session:
         """
         publisher = self._publisher
         held = publisher.sessions.hold(address, offset)
-        receiver = Receiver(publisher.admission, publisher.store, held.reservation, expected, going_on=(held.incoming, held.progress))
+        receiver = Receiver(publisher.admission, publisher.store, held.reservation, expected, (), always, (held.incoming, held.progress))
         self._going_on = receiver, held.reservation
         return receiver
 

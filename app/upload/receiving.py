@@ -106,6 +106,7 @@ class Receiver:
         self._admission = admission
         self._expected = expected
         self._reservation = reservation
+        self._always = {"sha256", *expected.digests, *always}
         self._hashes: Hashes | None = Hashes((*expected.digests, *always), when_small)
         self._size = 0
         # Its bytes are all there, and may be placed.
@@ -189,6 +190,18 @@ class Receiver:
         if self._size + size > self._reservation.reserved:
             self._admission.grow(self._reservation, self._size + size, exactly=True)
 
+    @property
+    def reservation(self) -> Reservation:
+        return self._reservation
+
+    def flush(self) -> None:
+        """What has been fed is on the disk. Raises CapacitySpent."""
+        self._land()
+        self._take_off()
+        self._land()
+        self._flights = (self._pool.spawn(self._incoming.flush),)
+        self._land()
+
     def pause(self) -> Progress:
         """Write what has been fed and let go of the file; `finish` is left to a later request. Raises UploadGivenUp."""
         self._land()
@@ -200,7 +213,7 @@ class Receiver:
     def _checksums(self) -> dict[str, str]:
         """Made while the bytes came; what was not is made from the file."""
         made = self._hashes.hex() if self._hashes is not None else {}
-        missing = {"sha256", *self._expected.digests} - set(made)
+        missing = self._always - set(made)
         if missing:
             made |= self._pool.apply(_hash_file, (self._incoming.path, missing))
         return made

@@ -105,6 +105,14 @@ class Sessions:
         self._admission.forget(reservation.id)
         self._let_go(reservation, progress.size)
 
+    def note(self, reservation: Reservation, received: int) -> None:
+        """So many bytes are on the disk, while they are still held: whoever goes on after a crash begins there. Raises UploadUnknown."""
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.UPLOADS)
+            done = transaction.connection.execute(_NOTE, self._told(reservation, received))
+        if not done.rowcount:
+            raise _unknown()
+
     def cancel(self, address: Address) -> None:
         """Give its bytes back. Raises UploadUnknown, or TooManyUploads while a request moves some."""
         self._hold_row(address, uuid4())
@@ -146,6 +154,10 @@ class Sessions:
                 _HOLD, {"holder": str(holder), "lease": self._settings.upload_lease_seconds, **_values(address)}
             ).first()
 
+    def _told(self, reservation: Reservation, received: int) -> dict[str, object]:
+        kept = self._settings.upload_session_seconds
+        return {"received": received, "kept": kept, "id": str(reservation.id), "holder": str(reservation.holder)}
+
     def _let_go(self, reservation: Reservation, received: int) -> None:
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.UPLOADS)
@@ -155,17 +167,17 @@ class Sessions:
                     "lease_until = now() + make_interval(secs => :kept) where id = cast(:id as uuid) and status = 'open' "
                     "and holder = cast(:holder as uuid)"
                 ),
-                {
-                    "received": received,
-                    "kept": self._settings.upload_session_seconds,
-                    "id": str(reservation.id),
-                    "holder": str(reservation.holder),
-                },
+                self._told(reservation, received),
             )
         if not done.rowcount:
             raise _unknown()
 
 
+_NOTE = text(
+    "update arkvory_uploads set received = :received, changed_at = now(), "
+    "lease_until = greatest(lease_until, now() + make_interval(secs => :kept)) "
+    "where id = cast(:id as uuid) and status = 'open' and holder = cast(:holder as uuid)"
+)
 _CONDITION = (
     "id = cast(:id as uuid) and repository_id = :repository and target = :target and owner = :owner and status = 'open' "
     "and lease_until > now()"

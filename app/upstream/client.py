@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 import ssl
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import unquote, urljoin, urlsplit
 
 import gevent
@@ -40,6 +42,7 @@ DECODED_BYTES, DECODED_TIMES = 16 * PIECE, 100
 _READ_ANYWAY = 64 * 1024
 # In digits.
 _LONGEST_LENGTH = 18
+_CONTENT_RANGE = re.compile(rf"bytes ([0-9]{{1,{_LONGEST_LENGTH}}})-([0-9]{{1,{_LONGEST_LENGTH}}})/([0-9]{{1,{_LONGEST_LENGTH}}}|\*)")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _ABSENT = frozenset({404, 410})
 _REFUSED = frozenset({401, 403, 407})
@@ -62,6 +65,9 @@ class Wanted:
     body: bytes | None = None
     scope: str = ""
     method: str = "GET"
+    # The first and the last byte that are wanted (the whole may be answered all the same), of what still has the validator `part_of`.
+    part: tuple[int, int] | None = None
+    part_of: str | None = None
 
     @property
     def conditional(self) -> bool:
@@ -77,8 +83,23 @@ class Arrived:
     headers: Mapping[str, str]
 
 
+class Part(NamedTuple):
+    """Which bytes of the whole an answer has; `total` null: it is not told how many there are."""
+
+    first: int
+    last: int
+    total: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.first == 0 and self.total == self.last + 1
+
+
 class Answer:
-    """What the upstream says: `unchanged`, `absent`, or a body of `size` bytes (null: not told), read to its end by `read`."""
+    """What the upstream says: `unchanged`, `absent`, or a body of `size` bytes (null: not told), read to its end by `read`.
+
+    Of a `part` the size is that of the whole.
+    """
 
     def __init__(self, response: urllib3.BaseHTTPResponse, url: str, upstream: Upstream) -> None:
         self._response = response
@@ -91,6 +112,9 @@ class Answer:
         self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS) if coding in {"gzip", "x-gzip"} else None
         if self._decoder is None and coding not in {"identity", ""} and response.status == 200:
             raise UpstreamFailed(f"the upstream sends its answer in the coding {coding!r}, which nobody asked for")
+        self.part = _part(response) if response.status == 206 else None
+        if self.part is not None and coding not in {"identity", ""}:
+            raise UpstreamUnfit(f"the upstream sends parts in the coding {coding!r}, which nobody asked for")
 
     @property
     def unchanged(self) -> bool:
@@ -106,7 +130,14 @@ class Answer:
         return self._response.status in _UNSAID
 
     @property
+    def unsatisfied(self) -> bool:
+        """There are no such bytes."""
+        return self._response.status == 416
+
+    @property
     def size(self) -> int | None:
+        if self.part is not None:
+            return self.part.total
         return self._announced if self._decoder is None else None
 
     @property
@@ -122,6 +153,12 @@ class Answer:
     def etag(self) -> str | None:
         """As it was sent, weak ones too: for the upstream, never for clients."""
         return _short(self._response.headers.get("ETag"))
+
+    @property
+    def strong_etag(self) -> str | None:
+        """Equal ones mean equal bytes (RFC 9110, 8.8.1)."""
+        etag = self.etag
+        return etag if etag is not None and etag.startswith('"') else None
 
     @property
     def last_modified(self) -> str | None:
@@ -416,6 +453,10 @@ def _headers(upstream: Upstream, wanted: Wanted, url: str, login: str | None) ->
         headers["If-None-Match"] = wanted.etag
     if wanted.last_modified is not None:
         headers["If-Modified-Since"] = wanted.last_modified
+    if wanted.part is not None:
+        headers["Range"] = f"bytes={wanted.part[0]}-{wanted.part[1]}"
+        if wanted.part_of is not None:
+            headers["If-Range"] = wanted.part_of
     if origin(url) == origin(upstream.url):
         if login is not None:
             headers["Authorization"] = login
@@ -455,6 +496,8 @@ def _judge(response: urllib3.BaseHTTPResponse, wanted: Wanted, line: Line) -> No
     if status in _REFUSED:
         raise UpstreamUnfit(f"the upstream answers {status}: {_REFUSAL}")
     if wanted.method == "HEAD" and status in _UNSAID:
+        return
+    if wanted.part is not None and status in {206, 416}:
         return
     if wanted.body is not None and status not in {200, *_ABSENT} and status < 500:
         raise UpstreamUnfit(f"the upstream answers {status}")
@@ -506,6 +549,16 @@ def _length(response: urllib3.BaseHTTPResponse) -> int | None:
     if (told or value) and response.status == 200:
         raise UpstreamFailed("the upstream announces a length that is none")
     return None
+
+
+def _part(response: urllib3.BaseHTTPResponse) -> Part:
+    """Raises UpstreamUnfit for what does not say which bytes it has (RFC 9110, 14.4)."""
+    found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if found is not None:
+        first, last, total = (None if each == "*" else int(each) for each in found.groups())
+        if first is not None and last is not None and first <= last and (total is None or last < total):
+            return Part(first, last, total)
+    raise UpstreamUnfit("the upstream sends a part, and does not say of what")
 
 
 def _short(value: str | None) -> str | None:

@@ -9,10 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 import gevent
 
@@ -117,6 +118,25 @@ class Readers:
         with gevent.Timeout(ANSWER_SECONDS, TimeoutError()), self._send(request, opened) as answer:
             return _all_of(answer, self._most_bytes)
 
+    def spill(self, file: int, kind: str) -> IO[bytes]:
+        """What `answer` says of an open file, in a file without a name, at its beginning: for answers of any length.
+
+        Raises Died, and Unavailable.
+        """
+        kept = tempfile.TemporaryFile()  # noqa: SIM115  # the caller's
+        try:
+            with gevent.Timeout(ANSWER_SECONDS, TimeoutError()), self._send(json.dumps(["", kind]).encode(), [file]) as answer:
+                while piece := answer.recv(_PIECE):
+                    kept.write(piece)
+            status = _cut_status(kept)
+        except OSError:
+            kept.close()
+            raise _not_now() from None
+        if status is not None:
+            kept.close()
+            raise Died(status)
+        return kept
+
     @property
     def pid(self) -> int | None:
         """Of the process that forks the children; null while there is none."""
@@ -182,6 +202,18 @@ def _all_of(answer: socket.socket, most_bytes: int) -> bytes:
         if size > most_bytes:
             raise OSError("the answer does not end")
     return b"".join(pieces)
+
+
+def _cut_status(kept: IO[bytes]) -> int | None:
+    """Take what the server says behind an answer off its end: how the child ended where it did not answer, null where it did."""
+    size = kept.tell()
+    kept.seek(max(0, size - TAIL))
+    body, _, status = kept.read().rpartition(b"\n")
+    if status or size < 2 or not body:
+        return int(status) if status.lstrip(b"-").isdigit() else 1
+    kept.truncate(size - 1)
+    kept.seek(0)
+    return None
 
 
 def _not_now() -> Unavailable:
