@@ -24,13 +24,18 @@ def create_app(settings: Settings | None = None) -> Flask:
     from app.http.parts import build_parts
     from app.jobs import lifecycle
     from app.protocols.maven import routes as maven
+    from app.protocols.maven.mirroring import Modules
     from app.protocols.maven.upstream import Upstreams as MavenUpstreams
     from app.protocols.npm import routes as npm
+    from app.protocols.npm.mirroring import Packages
     from app.protocols.oci import routes as oci
+    from app.protocols.oci.mirroring import Images
     from app.protocols.oci.upstream import Registry
     from app.protocols.pypi import routes as pypi
+    from app.protocols.pypi.mirroring import Projects
     from app.protocols.pypi.upstream import PythonIndexes
     from app.protocols.raw import routes as raw
+    from app.protocols.raw.mirroring import Folders
     from config import Settings as Configuration
 
     app = Flask("arkvory", static_folder=None)
@@ -49,6 +54,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.register_blueprint(oci.blueprint)
     oci.register(app)
     house.fetches.dialects[oci.reads.format] = Registry()
+    house.mirrors.guides |= {"raw": Folders(), "maven": Modules(), "npm": Packages(), "pypi": Projects(), "oci": Images()}
     api.register(app)
     addresses = app.extensions["arkvory.addresses"] = reads.Addresses((raw.reads, maven.reads, npm.reads, pypi.reads, oci.reads))
     shortpath.put_before(app, house, addresses, counts.count)

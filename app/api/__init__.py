@@ -5,6 +5,7 @@
 - `uploads`: files that come in parts
 - `people`: users, groups, tokens, who am I
 - `roles`: named sets of rules
+- `mirrors`: what repositories follow
 - `operations`: cleanup, the switches of the installation
 - `explain`: what a read of an address would come to, and why
 - `upkeep`: the doctor, scrubbing
@@ -31,6 +32,7 @@ def register(app: Flask) -> None:
         cluster,
         explain,
         jobs,
+        mirrors,
         operations,
         people,
         problems,
@@ -42,6 +44,6 @@ def register(app: Flask) -> None:
     )
 
     api = blueprints.Api(app)
-    for room in (repositories, artifacts, uploads, quarantine, people, roles, operations, upkeep, cluster, jobs, explain):
+    for room in (repositories, artifacts, uploads, mirrors, quarantine, people, roles, operations, upkeep, cluster, jobs, explain):
         api.register_blueprint(room.blueprint)
     problems.register(app)

@@ -17,6 +17,7 @@ from app.http.parts import parts
 from app.repository.explain import Explain
 from app.repository.inspection import Inspection
 from app.repository.listing import Listing
+from app.repository.mirrors.settings import Mirrors
 from app.repository.quarantine import Quarantine
 from app.repository.registry import Registry
 from app.repository.scrub import Scrub
@@ -41,6 +42,7 @@ class Management:
     scrub: Scrub
     inspection: Inspection
     explain: Explain
+    mirrors: Mirrors
 
 
 def management() -> Management:
@@ -67,4 +69,5 @@ def _build() -> Management:
         scrub=Scrub(house.database, house.store),
         inspection=Inspection(house.database, house.identities, house.cache, house.snapshots, lambda: house.loop),
         explain=Explain(house.database, house.cache, house.access, house.fetches, {"group": house.group}),
+        mirrors=house.mirrors,
     )

@@ -15,6 +15,7 @@ from app.api.parsing import is_text
 from app.errors import Invalid
 from app.http.responses import json_time
 from app.repository.formats import FORMATS, NAME_POLICIES, VERSION_POLICIES, WRITE_POLICIES
+from app.repository.mirrors.settings import LEAST_SECONDS, MOST_AT_ONCE, MOST_NAMES, MOST_SECONDS, SOURCES
 from app.repository.names import check_path
 from app.repository.registry import KINDS, LONGEST_PATTERN, LONGEST_TTL, MOST_DAYS, MOST_PATTERNS, MOST_QUOTA, STATUSES
 from app.upstream.upstream import MOST_CONNECTIONS
@@ -210,6 +211,74 @@ class QuarantineOut(Schema):
     reason = fields.String()
     trust = fields.String()
     held_at = Instant()
+
+
+class MirrorSettingsIn(Schema):
+    source = fields.String(
+        load_default="index",
+        validate=OneOf(SOURCES),
+        metadata={"description": "index: the format's own lists; arkvory: another Arkvory's list of the artifacts of a repository"},
+    )
+    names = fields.List(
+        Words(), load_default=list, validate=Length(0, MOST_NAMES),
+        metadata={"description": "what is followed: projects, packages, images, group:artifact, folders; none: all that the upstream has"},
+    )  # fmt: skip
+    include = fields.List(Words(), load_default=list, metadata={"description": "patterns as `allow` of a proxy; none: everything"})
+    # A schema has an `exclude` of its own.
+    left_out = fields.List(
+        Words(), load_default=list, data_key="exclude", attribute="exclude", metadata={"description": "patterns as `block` of a proxy"}
+    )
+    every_seconds = _whole(LEAST_SECONDS, MOST_SECONDS, load_default=3600)
+    enabled = Flag(load_default=True)
+    concurrency = _whole(1, MOST_AT_ONCE, load_default=4, metadata={"description": "files that are copied at once"})
+    upstream_url = Words(load_default=None, allow_none=True, metadata={"description": "of hosted repositories: what they follow"})
+    upstream = fields.Nested(
+        UpstreamIn, load_default=None, allow_none=True, metadata={"description": "of hosted repositories; absent: as it was"}
+    )
+
+
+class MirrorErrorOut(Schema):
+    at = fields.String()
+    path = fields.String()
+    message = fields.String()
+
+
+class MirrorCountsOut(Schema):
+    lists = fields.Integer(metadata={"description": "lists that are still to be read in this round"})
+    todo = fields.Integer()
+    done = fields.Integer()
+    skipped = fields.Integer(metadata={"description": "kept out by a rule of the repository, or something else is there"})
+    gone = fields.Integer(metadata={"description": "the upstream has them no more"})
+    failed = fields.Integer()
+
+
+class MirrorOut(Schema):
+    repository = fields.String()
+    source = fields.String()
+    names = fields.List(fields.String())
+    include = fields.List(fields.String())
+    left_out = fields.List(fields.String(), data_key="exclude", attribute="exclude")
+    every_seconds = fields.Integer()
+    enabled = fields.Boolean()
+    concurrency = fields.Integer()
+    upstream_url = fields.String(allow_none=True)
+    upstream = fields.Dict(allow_none=True, metadata={"description": "of hosted repositories, without what is secret"})
+    state = fields.String(
+        metadata={"description": "new, running, interrupted (its process died), complete, incomplete, stopped, or failed"}
+    )
+    reason = fields.String(allow_none=True)
+    round = fields.Integer(metadata={"description": "how often the lists were walked"})
+    cursor = fields.String(metadata={"description": "the list that was begun last"})
+    counts = fields.Nested(MirrorCountsOut)
+    files = fields.Integer(metadata={"description": "copied since the mirror was made"})
+    bytes = fields.Integer()
+    errors = fields.List(fields.Nested(MirrorErrorOut), metadata={"description": "the last ones"})
+    lag_seconds = fields.Integer(metadata={"description": "how old what the repository has may be: since the last complete round began"})
+    next_at = Instant(allow_none=True)
+    started_at = Instant(allow_none=True)
+    ended_at = Instant(allow_none=True)
+    succeeded_at = Instant(allow_none=True)
+    created_at = Instant()
 
 
 class HoldIn(Schema):

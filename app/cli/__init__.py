@@ -5,6 +5,7 @@
     doctor, scrub              is all well?                     (upkeep.py)
     cluster                    who works together?              (cluster.py)
     jobs                       what runs by itself?             (jobs.py)
+    mirror                     what repositories follow         (mirrors.py)
     explain, upstream          why is it answered like that?    (explain.py)
 
 There is one implementation of each command, the API's: `connection.py` finds a running server, or is one itself.
@@ -18,7 +19,7 @@ import sys
 
 import click
 
-from app.cli import artifacts, cluster, explain, installation, jobs, people, processes, repositories, roles, upkeep
+from app.cli import artifacts, cluster, explain, installation, jobs, mirrors, people, processes, repositories, roles, upkeep
 from app.cli.connection import Failed, Target
 
 
@@ -31,7 +32,7 @@ def arkvory(context: click.Context, url: str | None, token: str | None) -> None:
     context.obj = Target(url, token)
 
 
-ROOMS = (processes, repositories, artifacts, people, roles, installation, upkeep, cluster, jobs, explain)
+ROOMS = (processes, repositories, artifacts, people, roles, installation, upkeep, cluster, jobs, explain, mirrors)
 for command in (each for room in ROOMS for each in room.COMMANDS):
     arkvory.add_command(command)
 

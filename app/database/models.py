@@ -403,6 +403,85 @@ npm_packages = Table(
     Column("maintainers", Text, nullable=False),
 )
 
+# What a repository follows, and how far that is (`repository/mirrors/`); when it runs next is told by the job of its name. A hosted one's
+# upstream stands here: `shown` and `secret` as in `arkvory_upstreams`.
+mirrors = Table(
+    "arkvory_mirrors",
+    metadata,
+    _id(),
+    Column("repository_id", BigInteger, ForeignKey("arkvory_repositories.id", ondelete="CASCADE"), nullable=False),
+    Column("source", Text, nullable=False),
+    Column("names", JSONB, nullable=False),
+    Column("include", JSONB, nullable=False),
+    Column("exclude", JSONB, nullable=False),
+    Column("every_seconds", Integer, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("concurrency", Integer, nullable=False),
+    Column("upstream_url", Text),
+    Column("shown", JSONB),
+    Column("secret", Text),
+    Column("may_lie_inside", Boolean, nullable=False, server_default=text("false")),
+    # Moves with the settings; `walked` is the one that the round went by, `whole` whether all of that round is done with.
+    Column("revision", BigInteger, nullable=False, server_default=text("1")),
+    Column("walked", BigInteger, nullable=False, server_default=text("0")),
+    Column("round", BigInteger, nullable=False, server_default=text("0")),
+    Column("whole", Boolean, nullable=False, server_default=text("true")),
+    Column("state", Text, nullable=False, server_default=text("'new'")),
+    # Whoever runs it.
+    Column("runner", Text),
+    Column("reason", Text),
+    Column("cursor", Text, nullable=False, server_default=text("''")),
+    Column("counts", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("errors", JSONB, nullable=False, server_default=text("'[]'")),
+    # Since the mirror was made: what it copied.
+    Column("files", BigInteger, nullable=False, server_default=text("0")),
+    Column("bytes", BigInteger, nullable=False, server_default=text("0")),
+    # The upstream wants to be left alone until then.
+    _at("not_before", nullable=True),
+    # The last sign of life of its runner.
+    _at("seen_at", nullable=True),
+    _at("started_at", nullable=True),
+    _at("ended_at", nullable=True),
+    _at("succeeded_at", nullable=True),
+    _at("round_at", nullable=True),
+    # The beginning of the last round that copied all of it: as of when the repository has what the upstream has.
+    _at("current_at", nullable=True),
+    _at("created_at"),
+    UniqueConstraint("repository_id"),
+)
+
+# The work of a mirror, one row for each list that it reads and each file. No foreign key: a mirror with millions goes at once, these follow
+# in batches.
+mirror_items = Table(
+    "arkvory_mirror_items",
+    metadata,
+    Column("mirror_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", EXACT, primary_key=True),
+    Column("path", EXACT, primary_key=True),
+    # The one in which it was named last.
+    Column("round", BigInteger, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'todo'")),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    _at("next_try_at"),
+    # What the list said of it: where it is, `size` in bytes, `digest` as algorithm:hex.
+    Column("address", Text),
+    Column("size", BigInteger),
+    Column("digest", Text),
+    # It never changes once it is there.
+    Column("lasting", Boolean, nullable=False, server_default=text("false")),
+    # Of what was copied.
+    Column("sha256", Text),
+    Column("etag", Text),
+    Column("last_modified", Text),
+    # Of what has arrived in part: the upload that keeps it, and the validator that the rest must have.
+    Column("upload_id", UUID(as_uuid=True)),
+    Column("validator", Text),
+    Column("error", Text),
+    CheckConstraint("kind in ('file', 'list')", name="kind"),
+    CheckConstraint("state in ('todo', 'done', 'skipped', 'gone', 'failed')", name="state"),
+    Index("ix_arkvory_mirror_items_todo", "mirror_id", "kind", "next_try_at", "path", postgresql_where=text("state = 'todo'")),
+)
+
 # Quarantine: by path, outliving the artifact (W5). `main_path` is the path that somebody held; the files beside it are covered too.
 holds = Table(
     "arkvory_holds",

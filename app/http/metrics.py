@@ -56,6 +56,13 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_proxy_fetches_running", "gauge", (), "files that are being fetched from upstreams"),
     ("arkvory_pins", "gauge", (), "blobs that cleanup spares, since long downloads read them"),
     ("arkvory_pins_lost_total", "counter", (), "long downloads that were stopped, since nothing kept their file any more"),
+    ("arkvory_mirrors_running", "gauge", (), "mirrors that this server runs now"),
+    ("arkvory_mirror_files_total", "counter", (), "files that mirrors copied"),
+    ("arkvory_mirror_bytes_total", "counter", (), "bytes of files that mirrors copied"),
+    ("arkvory_mirror_todo", "gauge", ("repository",), "files and lists that a mirror has still to copy or read in its round"),
+    ("arkvory_mirror_done", "gauge", ("repository",), "files of a mirror that are here as its upstream has them"),
+    ("arkvory_mirror_failed", "gauge", ("repository",), "files and lists of a mirror that failed several times"),
+    ("arkvory_mirror_lag_seconds", "gauge", ("repository",), "since the last round that brought everything began, else since it was made"),
     ("arkvory_storage_owned", "gauge", (), "processes of this server that own the storage and may write"),
 )
 
@@ -135,6 +142,7 @@ def values_of(house: Parts) -> numbers.Rows:
         "arkvory_proxy_fetches_running": [("", house.fetches.running)],
         "arkvory_pins": [("", house.pins.count if house.pins else 0)],
         "arkvory_pins_lost_total": [("", house.pins.stopped if house.pins else 0)],
+        **_of_mirrors(house),
         "arkvory_storage_owned": [("", float(house.ownership.held))],
     }
 
@@ -145,6 +153,21 @@ def _by_repository(house: Parts, number: Callable[[Breaker], int]) -> list[tuple
     for line in house.fetches.lines:
         sums[line.breaker.name] += number(line.breaker)
     return list(sums.items())
+
+
+def _of_mirrors(house: Parts) -> numbers.Rows:
+    """Of a master's workers only the first tells what stands in the rows: their numbers are summed."""
+    mirroring = house.mirroring
+    known = mirroring.known if house.instance is None or house.instance.slot == 0 else ()
+    return {
+        "arkvory_mirrors_running": [("", mirroring.running)],
+        "arkvory_mirror_files_total": [("", mirroring.files)],
+        "arkvory_mirror_bytes_total": [("", mirroring.bytes)],
+        "arkvory_mirror_todo": [(each.repository, each.todo) for each in known],
+        "arkvory_mirror_done": [(each.repository, each.done) for each in known],
+        "arkvory_mirror_failed": [(each.repository, each.failed) for each in known],
+        "arkvory_mirror_lag_seconds": [(each.repository, each.lag_seconds) for each in known],
+    }
 
 
 def _of_the_cluster(house: Parts) -> numbers.Rows:

@@ -35,6 +35,9 @@ from app.repository.deleting import Editor
 from app.repository.fetching import Deposits, Fetches
 from app.repository.group import Group
 from app.repository.listing import Listing
+from app.repository.mirrors.follower import Mirroring
+from app.repository.mirrors.importing import Imports
+from app.repository.mirrors.settings import Mirrors
 from app.repository.multipart import MultipartUploads
 from app.repository.promoting import Promoter
 from app.repository.proxy import Proxy
@@ -94,6 +97,8 @@ class Parts:
     # Null where an open file keeps its bytes.
     pins: Pins | None
     cleanup: Cleanup
+    mirrors: Mirrors
+    mirroring: Mirroring
     # The secret by which a command on this machine is the administrator; empty: nobody is.
     local_secret: str = ""
     # From SIGTERM on.
@@ -136,7 +141,11 @@ def build_parts(settings: Settings) -> Parts:
     reader = Reader(database, cache, snapshots, memberships, access, store, uses, pins)
     editor = Editor(database, transactions, access, blobs)
     deposits = Deposits(database, transactions, access, places, admission, store, blobs, sessions)
-    fetches = Fetches(database, cache, Secrets(settings), deposits, editor, leases)
+    secrets = Secrets(settings)
+    fetches = Fetches(database, cache, secrets, deposits, editor, leases)
+    imports = Imports(database, transactions, access, places, admission, store, blobs, sessions)
+    schedule = Schedule(database)
+    mirrors = Mirrors(database, transactions, access, secrets, schedule)
     proxy = reader.sources["proxy"] = Proxy(reader, fetches)
     group = reader.sources["group"] = Group(reader, cache, snapshots, memberships, proxy)
     return Parts(
@@ -174,6 +183,8 @@ def build_parts(settings: Settings) -> Parts:
         cleanup=Cleanup(
             settings, database, transactions, admission, blobs, store, multiparts, _unpinned_seconds(settings) if pins else 0.0
         ),
+        mirrors=mirrors,
+        mirroring=Mirroring(database, snapshots, fetches, imports, mirrors),
     )
 
 

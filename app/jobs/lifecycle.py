@@ -152,6 +152,7 @@ class Lifecycle:
         settings = self._house.settings
         assert settings.database_url is not None
         migrate.upgrade(settings.database_session_url or settings.database_url)
+        self._house.mirroring.expect()
         self._check_budget()
         self._house.ownership.acquire(settings.ownership_wait_seconds, self._told_to_stop)
         if not self._house.ownership.held:

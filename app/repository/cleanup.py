@@ -8,6 +8,7 @@
     blobs                 unreferenced, unpinned, past their grace       → deleting → unlink → gone
     cache rows, released uploads, mail that nobody will read, dead pins,
     what is told of uploads in parts that have ended                     → old ones go
+    work of mirrors that are gone
 
 Each batch is a short transaction of its own; whatever ends half way is finished by the next run.
 """
@@ -32,6 +33,7 @@ from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import Step
 from app.errors import Unavailable
 from app.repository.blobs import Blobs
+from app.repository.mirrors.worklist import delete_orphans
 from app.repository.publishing import delete_rows
 from app.repository.references import is_part
 from app.storage import BlobStore
@@ -281,6 +283,7 @@ class Cleanup:
 
     def _purge_old_rows(self) -> None:
         self._purge_cache_rows()
+        self._in_batches(lambda: delete_orphans(self._database))
         self._in_batches(self._purge_mail)
         self._multiparts.purge()
         with self._transactions.begin() as transaction:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import IntegrityError
 
-from app.access.authority import Authority, has_full_scope
+from app.access.authority import Authority
 from app.access.decision import MANAGE, Access, find_repository
 from app.access.identity import Caller
 from app.access.visibility import KNOWN, subject
@@ -23,14 +23,14 @@ from app.cache.view import Epochs
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
-from app.errors import AlreadyExists, Forbidden, Invalid, NotFound, Unavailable
+from app.errors import AlreadyExists, Invalid, NotFound, Unavailable
 from app.repository.formats import FORMATS, NAME_POLICIES, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.members import Members, Roll, groups_of, leave_groups, lost_by_groups, member_ids, warnings
 from app.repository.names import check_repository_name
 from app.repository.patterns import check_pattern
 from app.repository.writable import require_writable
 from app.upstream import upstream as upstreams
-from app.upstream.outward import names_inside
+from app.upstream.placing import may_lie_inside
 from app.upstream.secrets import Secrets
 from config import Settings
 
@@ -271,12 +271,8 @@ class Registry:
         self, connection: Connection, caller: Caller, repository_id: int, url: str | None, described: Mapping[str, Any]
     ) -> None:
         """Whoever says where it is: only administrators name what only this machine can reach. Raises Forbidden."""
-        identity = self._authority.present(connection, caller)
-        may_lie_inside = identity is not None and identity.administrator and has_full_scope(identity)
-        addresses = (url, described.get("http_proxy"))
-        if not may_lie_inside and any(names_inside(urlsplit(each).hostname or "") for each in addresses if each):
-            raise Forbidden("only an administrator may name an upstream, or its HTTP proxy, at an address of this machine or of its link")
-        upstreams.let_inside(connection, repository_id, may_lie_inside)
+        may = may_lie_inside(connection, self._authority, caller, (url, described.get("http_proxy")))
+        upstreams.let_inside(connection, repository_id, may)
 
     def _creator(self, connection: Connection, caller: Caller) -> int | None:
         """Who the creator is to be; null for a command on this machine, which has no account."""

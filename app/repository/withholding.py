@@ -137,6 +137,11 @@ def restrictions_of(snapshot: Snapshot) -> Restrictions:
     return NONE if snapshot.restrictions is None else _parsed(snapshot.restrictions, snapshot.format)
 
 
+def path_rules(format_name: str, allow: Sequence[str], block: Sequence[str]) -> Restrictions:
+    """The same patterns for whoever chooses among paths."""
+    return _parsed(json.dumps({"allow": list(allow), "block": list(block)}), format_name)
+
+
 @functools.lru_cache(_MOST_TEXTS)
 def _parsed(text: str, format_name: str) -> Restrictions:
     told: Mapping[str, Any] = json.loads(text)

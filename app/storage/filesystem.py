@@ -90,10 +90,6 @@ class IncomingFile:
             writeback.begin(self._fd, self._begun, self._written - self._begun)
             self._begun = self._written
 
-    def flush(self) -> None:
-        with _disk_errors():
-            os.fdatasync(self._fd)
-
     def sync(self) -> None:
         """The end of writing: on the disk, and the descriptor given back (a form may bring many files)."""
         with disk_errors():

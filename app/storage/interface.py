@@ -44,9 +44,6 @@ class Incoming(Whole, Protocol):
 
     def write(self, piece: bytes | memoryview) -> None: ...
 
-    def flush(self) -> None:
-        """What was written is on the disk; more may follow."""
-
     def close(self) -> None:
         """Give the descriptor back; the bytes stay, for `BlobStore.resume`. Raises UploadGivenUp when another one went on with them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from gevent.event import AsyncResult
 
 from app.errors import DigestMismatch, Invalid
 from app.storage import BlobStore, Incoming, Whole
+from app.storage.disk import disk_errors
 from app.upload.admission import Admission, Reservation
 
 PIECE = 1024 * 1024
@@ -199,7 +201,7 @@ class Receiver:
         self._land()
         self._take_off()
         self._land()
-        self._flights = (self._pool.spawn(self._incoming.flush),)
+        self._flights = (self._pool.spawn(_flush_file, self._incoming.path),)
         self._land()
 
     def pause(self) -> Progress:
@@ -260,6 +262,12 @@ class Receiver:
         for piece in pieces:
             self._incoming.write(piece)
             self._reservation.written += len(piece)
+
+
+def _flush_file(path: Path) -> None:
+    """What was written into it, by whatever descriptor, is on the disk."""
+    with disk_errors(), path.open("rb", buffering=0) as file:
+        os.fdatasync(file.fileno())
 
 
 def _hash_file(path: Path, algorithms: Iterable[str]) -> dict[str, str]:

@@ -101,21 +101,29 @@ def read(connection: Connection, secrets: Secrets, repository_id: int) -> Upstre
 def values(connection: Connection, secrets: Secrets, repository_id: int) -> dict[str, Any]:
     """With the secret ones. Raises Unavailable when they cannot be read."""
     row = connection.execute(text("select shown, secret from arkvory_upstreams where repository_id = :id"), {"id": repository_id}).first()
-    if row is None:
-        return {}
-    hidden = json.loads(secrets.decrypt(row.secret)) if row.secret else {}
-    return {name: value for name, value in row.shown.items() if name not in _SECRETS} | hidden
+    return {} if row is None else opened(secrets, row.shown, row.secret)
+
+
+def opened(secrets: Secrets, described: Mapping[str, Any], secret: str | None) -> dict[str, Any]:
+    """All values, from what is shown of them and the encrypted rest. Raises Unavailable when that cannot be read."""
+    hidden = json.loads(secrets.decrypt(secret)) if secret else {}
+    return {name: value for name, value in described.items() if name not in _SECRETS} | hidden
+
+
+def sealed(secrets: Secrets, after: Mapping[str, Any]) -> dict[str, str | None]:
+    """`shown` and `secret`, as they are kept."""
+    hidden = {name: after[name] for name in _SECRETS if name in after}
+    return {"shown": json.dumps(shown(after)), "secret": secrets.encrypt(json.dumps(hidden)) if hidden else None}
 
 
 def write(connection: Connection, secrets: Secrets, repository_id: int, after: Mapping[str, Any]) -> None:
     """Keep all of it, the secret part encrypted."""
-    hidden = {name: after[name] for name in _SECRETS if name in after}
     connection.execute(
         text(
             "insert into arkvory_upstreams (repository_id, shown, secret) values (:id, cast(:shown as jsonb), :secret) "
             "on conflict (repository_id) do update set shown = excluded.shown, secret = excluded.secret"
         ),
-        {"id": repository_id, "shown": json.dumps(shown(after)), "secret": secrets.encrypt(json.dumps(hidden)) if hidden else None},
+        {"id": repository_id, **sealed(secrets, after)},
     )
 
 

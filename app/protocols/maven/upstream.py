@@ -66,7 +66,7 @@ class Upstreams:
             whole=isinstance(address, Metadata),
             at_most=MOST_METADATA if isinstance(address, Metadata) else None,
             **_release(address),
-            told=_told,
+            told=told_in,
             accept=functools.partial(_accept, library, order, address),
         )
 
@@ -78,7 +78,7 @@ def _release(address: Stored) -> Mapping[str, Any]:
     return {"ageless": isinstance(address, Metadata | Catalog)}
 
 
-def _told(head: Arrived) -> Mapping[str, str]:
+def told_in(head: Arrived) -> Mapping[str, str]:
     """The checksums in the head of an answer, by algorithm."""
     found: dict[str, str] = {}
     for start in _TOLD:
@@ -98,7 +98,7 @@ def _accept(library: Library, order: Order, address: Stored, received: Received,
         raise NotFound(address.reason) if isinstance(address, Other) else UpstreamUnfit(f"the upstream's {order.path!r} is {fault}")
     if isinstance(address, Metadata):
         _check_metadata(received)
-    elif isinstance(address, File | Other) and not order.path.endswith(SIGNATURE) and not _told(head):
+    elif isinstance(address, File | Other) and not order.path.endswith(SIGNATURE) and not told_in(head):
         _compare(library, order, received, framed=not head.headers.keys().isdisjoint({"content-length", "transfer-encoding"}))
     if isinstance(address, File):
         return new_file(address, received)

@@ -104,6 +104,11 @@ class Kept:
         lines = self.section("places").strip()
         return [Place._make(each) for each in json.loads(b"[%s]" % lines.replace(b"\n", b","))]
 
+    def sources(self) -> list[Source]:
+        """Of all versions."""
+        lines = self.section("sources").strip()
+        return [Source._make(each) for each in json.loads(b"[%s]" % lines.replace(b"\n", b","))]
+
     def place(self, version: str) -> Place | None:
         line = self._line("places", version)
         return None if line is None else Place._make(line)

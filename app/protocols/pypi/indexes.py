@@ -18,7 +18,7 @@ from app.errors import Unavailable, UpstreamUnfit
 from app.protocols.pypi import pages
 from app.protocols.pypi.metadata import ProjectFile, ProjectStatus
 from app.repository.reading import Brought
-from app.upload.archives.readers import Readers
+from app.upload.archives.readers import Died, Readers
 from app.upload.archives.tars import MIB, Unreadable
 from app.upstream.freshness import in_utc
 
@@ -73,6 +73,24 @@ def names_in(index: Brought) -> list[str]:
     answer = _asked_of(index, ["names"])
     names: list[str] = _apart(lambda: answer.decode().split())
     return names
+
+
+def each_name(index: Brought) -> Iterator[str]:
+    """The same names, one after the other: however many there are, no more than a few are in memory. Raises as `listing_of`."""
+    try:
+        _check_size(index, pages.MOST_INDEX_BYTES)
+        with contextlib.nullcontext() if index.size <= SHORT else _place():
+            kept = readers.spill(index.fd, json.dumps(["names"]))
+    except Died:
+        raise UpstreamUnfit("the upstream's index takes more time or memory to be read than it may have") from None
+    except Unreadable as error:
+        raise UpstreamUnfit(f"the upstream's index {error}") from None
+    with kept:
+        for line in kept:
+            if line.startswith(b"{"):
+                raise UpstreamUnfit(f"the upstream's index {json.loads(line)['unreadable']}")
+            if name := line.decode().rstrip("\n"):
+                yield name
 
 
 def check_index(index: Brought) -> None:

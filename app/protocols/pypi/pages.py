@@ -386,7 +386,8 @@ def _index_answer(data: bytes, form: str, coding: str) -> bytes:
 
 
 def _names_answer(data: bytes) -> bytes:
-    return "\n".join(read_names(data)).encode()
+    """Each behind a line feed, so that none is an answer too."""
+    return "".join(f"\n{name}" for name in read_names(data)).encode() or b"\n"
 
 
 def _check_answer(data: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,23 @@ def store_upload(session: Session, stream: Readable, content_type: str | None, f
     distribution = form.distribution(file.filename)
     _check_digest(form, file.received)
     inspected = inspect(file.received.path, file.filename)
-    files = [_file(distribution, file.received, inspected), *_companions(session, form, inspected, parts.signature)]
+    files = files_of(session, file.received, inspected, _beside(form, parts.signature), form.comment)
     return session.publish(files, package=Package(distribution.project, inspected.name))[0]
+
+
+def files_of(
+    session: Session, received: Received, inspected: Inspected, beside: Mapping[Companion, bytes], comment: str | None = None
+) -> list[NewFile]:
+    """What arrived and was looked into, with its core metadata and what comes `beside` it."""
+    details = {**inspected.fields, "description": inspected.description} | ({"comment": comment} if comment else {})
+    bodies: dict[Companion, tuple[bytes, dict[str, Any]]] = {
+        Companion.METADATA: (inspected.metadata, {DETAILS: details}), **{companion: (body, {}) for companion, body in beside.items()}
+    }  # fmt: skip
+    companions = [
+        NewFile(inspected.distribution.beside(companion), session.store(body), COMPANION_TYPES[companion], kept)
+        for companion, (body, kept) in bodies.items()
+    ]
+    return [_file(inspected.distribution, received, inspected), *companions]
 
 
 @dataclass(frozen=True)
@@ -120,14 +135,8 @@ def _file(distribution: Distribution, received: Received, inspected: Inspected) 
     return NewFile(distribution.path, received, content_type, known, str(distribution.version))
 
 
-def _companions(session: Session, form: UploadForm, inspected: Inspected, signature: bytes | None) -> list[NewFile]:
-    details = {**inspected.fields, "description": inspected.description} | ({"comment": form.comment} if form.comment else {})
-    bodies: dict[Companion, tuple[bytes, dict[str, Any]]] = {Companion.METADATA: (inspected.metadata, {DETAILS: details})}
-    if signature is not None:
-        bodies[Companion.SIGNATURE] = (signature, {})
+def _beside(form: UploadForm, signature: bytes | None) -> dict[Companion, bytes]:
+    beside = {} if signature is None else {Companion.SIGNATURE: signature}
     if form.attestations:
-        bodies[Companion.PROVENANCE] = (json.dumps(provenance(form.attestations, _PUBLISHER)).encode(), {})
-    return [
-        NewFile(inspected.distribution.beside(companion), session.store(body), COMPANION_TYPES[companion], kept)
-        for companion, (body, kept) in bodies.items()
-    ]
+        beside[Companion.PROVENANCE] = json.dumps(provenance(form.attestations, _PUBLISHER)).encode()
+    return beside

@@ -34,7 +34,7 @@ from app.upstream.client import Arrived
 from app.upstream.upstream import origin
 
 # As pip asks; whatever it is called, it is looked at.
-_INDEX = {"Accept": "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1, */*;q=0.01"}
+INDEX_HEADERS = {"Accept": "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1, */*;q=0.01"}
 _PROVENANCE = {"Accept": "application/vnd.pypi.integrity.v1+json, application/json;q=0.5"}
 # Bytes of what goes with a file.
 MOST_BESIDE = 16 * MIB
@@ -75,11 +75,11 @@ def _index(order: Order, below: str, at_most: int, check: Callable[[Brought], ob
             check(copy)
         return NewFile(order.path, received, content_type_of(head, order.path), {ADDRESS: head.url}, package=package)
 
-    where, *or_else = _addresses(order.snapshot.upstream_url or "", below)
-    return Plan(where, or_else, headers=_INDEX, whole=True, ageless=True, at_most=at_most, accept=accept)
+    where, *or_else = addresses(order.snapshot.upstream_url or "", below)
+    return Plan(where, or_else, headers=INDEX_HEADERS, whole=True, ageless=True, at_most=at_most, accept=accept)
 
 
-def _addresses(upstream: str, below: str) -> list[str]:
+def addresses(upstream: str, below: str) -> list[str]:
     """Below the upstream's address, the likeliest first."""
     path = urlsplit(upstream).path
     if path.lower().endswith("simple"):

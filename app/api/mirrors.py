@@ -1,0 +1,56 @@
+"""/repositories/{name}/mirror: what a repository follows, and how far that is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from flask import Response, jsonify
+
+from app.api.answers import Document
+from app.api.blueprints import Blueprint
+from app.api.management import management
+from app.api.schemas import MirrorOut, MirrorSettingsIn
+from app.http.identity import caller
+from app.repository.mirrors.settings import Mirror, MirrorSettings
+
+blueprint = Blueprint("mirrors", "Repositories that follow an upstream's list")
+
+
+@blueprint.route("/repositories/<name>/mirror")
+@blueprint.response(200, MirrorOut)
+def show_mirror(name: str) -> Document:
+    """What a repository follows, with state, lag and the last errors"""
+    return _document(management().mirrors.show(caller(), name))
+
+
+@blueprint.route("/repositories/<name>/mirror", methods=["PUT"])
+@blueprint.arguments(MirrorSettingsIn)
+@blueprint.response(200, MirrorOut)
+@blueprint.otherwise(201, MirrorOut)
+def follow(body: dict[str, Any], name: str) -> Document | Response:
+    """Follow an upstream's list on a schedule; the first run begins at once"""
+    mirror = management().mirrors.put(caller(), name, MirrorSettings(**body))
+    if not mirror.created:
+        return _document(mirror)
+    answer = jsonify(MirrorOut().dump(_document(mirror)))
+    answer.status_code = 201
+    return answer
+
+
+@blueprint.route("/repositories/<name>/mirror", methods=["DELETE"])
+@blueprint.response(204)
+def unfollow(name: str) -> None:
+    """Follow nothing any more; what was copied stays"""
+    management().mirrors.delete(caller(), name)
+
+
+@blueprint.route("/repositories/<name>/mirror/run", methods=["POST"])
+@blueprint.response(202, MirrorOut)
+def run_mirror(name: str) -> Document:
+    """Run it now, whatever the schedule says"""
+    return _document(management().mirrors.run(caller(), name))
+
+
+def _document(mirror: Mirror) -> Document:
+    return asdict(mirror)

@@ -1,0 +1,11 @@
+"""Mirrors: a repository follows an upstream's list on a schedule.
+
+    settings   what is followed, and how far that is: the row of a mirror
+    guides     how the lists of a format are read
+    arkvory    the list of another Arkvory, whatever the format
+    worklist   what is to be done, a row for each list and file; so a run that broke off goes on where it was
+    copying    how one file gets here: a proxy fetches it as for a client, a hosted repository publishes it
+    partial    what has arrived of a file in parts
+    run        one run: lists and files, until nothing is left to do
+    follower   which mirrors are due, each run by one process of the cluster
+"""

@@ -1,0 +1,82 @@
+"""The list of another Arkvory: all artifacts of one of its repositories, page by page, by its management API.
+
+What it says of each is enough to know what is here already: a file of the same SHA-256 is not asked for again. Lists are called by the
+cursor of their page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import gevent
+
+from app.errors import Invalid, NotFound, UpstreamUnfit
+from app.repository.formats import FORMATS, is_fixed
+from app.repository.mirrors.guides import FILE, LIST, Item, Trail
+from app.repository.names import check_path
+from app.upstream.client import Wanted
+
+PAGE = 500
+MOST_BYTES = 16 * 1024 * 1024
+ROOT = Item(LIST, "")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_AS_IT_IS = "/!$&'()*+,;=:@~"
+
+
+def source_of(format_name: str, url: str) -> tuple[str, str]:
+    """The address of the other server and the name of its repository. Raises Invalid for an address that is none of an Arkvory's."""
+    prefix = "" if format_name == "oci" else f"/{format_name}"
+    found = re.fullmatch(rf"(https?://[^/]+(?:/[^/]+)*?){prefix}/([a-z0-9][a-z0-9._-]{{0,63}})(?:/simple)?", url)
+    if found is None:
+        wanted = f"https://HOST{prefix}/REPOSITORY"
+        raise Invalid(f"of another Arkvory the upstream's address is {wanted}, and this is {url}", field="upstream_url")
+    return found.group(1), found.group(2)
+
+
+def items(trail: Trail, cursor: str) -> Iterator[Item]:
+    """One page of the list, its next page the last. Raises NotFound, UpstreamFailed, and UpstreamUnfit for what is none."""
+    base, repository = source_of(trail.snapshot.format, trail.url)
+    query = f"?limit={PAGE}" + (f"&cursor={quote(cursor, safe='')}" if cursor else "")
+    body = trail.ask(Wanted(f"{base}/api/v1/repositories/{repository}/artifacts{query}", headers=_JSON), MOST_BYTES)
+    if body is None:
+        raise NotFound(f"the upstream has no repository {repository!r}, or lets nobody with these credentials know of it")
+    document: Any = gevent.get_hub().threadpool.apply(_parsed, (body,))
+    if document is None:
+        raise UpstreamUnfit("what the upstream answers is no list of artifacts of an Arkvory")
+    for each in document["items"]:
+        item = _item(trail.snapshot.format, each)
+        if item is not None and trail.wants(item.path):
+            yield item
+    if document.get("next"):
+        yield Item(LIST, str(document["next"]))
+
+
+_JSON: Mapping[str, str] = {"Accept": "application/json"}
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) and isinstance(document.get("items"), list) else None
+
+
+def _item(format_name: str, told: Any) -> Item | None:
+    """Null for what cannot be had (it is held), or kept."""
+    if not isinstance(told, dict) or told.get("quarantine") is not None:
+        return None
+    path, size, sha256 = told.get("path"), told.get("size"), told.get("sha256")
+    try:
+        check_path(path) if isinstance(path, str) else None
+    except Invalid:
+        return None
+    if not isinstance(path, str) or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        return None
+    length = size if isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 2**63 else None
+    address = quote(FORMATS[format_name].files + path, safe=_AS_IT_IS)
+    return Item(FILE, path, length, f"sha256:{sha256}", address, is_fixed(format_name, path))

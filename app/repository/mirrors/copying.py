@@ -1,0 +1,148 @@
+"""How one file gets into a proxy: fetched as for a client's request, so that nothing is stored in a second way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from sqlalchemy import text
+
+from app.cache.snapshots import Snapshot, Snapshots
+from app.database.engines import Database
+from app.errors import ArkvoryError, CapacitySpent, NotAllowedHere, NotFound, ReadOnly, TooLarge
+from app.repository.dialects import Order
+from app.repository.fetching import Fetches, NotStorable, Outcome
+from app.repository.mirrors.worklist import Copied, Work
+from app.repository.parts import Kept
+from app.repository.reading import Brought, check_online
+from app.repository.withholding import Restrictions, keeps_out, require_path
+from app.upstream.client import Wanted
+
+
+class Follower(Protocol):
+    """What a run asks of the repository that it copies to. Raises as `guides.Trail`."""
+
+    def require_open(self) -> None:
+        """Raises NotFound when the repository is gone, and Unavailable while it is offline."""
+
+    def copy(self, work: Work, kept: Kept) -> Copied:
+        """`kept` is where parts of it stay.
+
+        Raises NotFound where the upstream has it no more, Forbidden, Conflict and Blocked for what does not belong here, CapacitySpent.
+        """
+
+
+class Rules:
+    """Whether a path is followed: the mirror's patterns, and the proxy's own rules."""
+
+    def __init__(self, own: Restrictions) -> None:
+        self._own = own
+
+    def want(self, snapshot: Snapshot, path: str) -> bool:
+        return self._own.keep_out(path) is None and not keeps_out(snapshot, path)
+
+
+class Repositories:
+    """One repository as it is at the moment, whatever it is called by now."""
+
+    def __init__(self, snapshots: Snapshots, repository_id: int) -> None:
+        self._snapshots = snapshots
+        self._id = repository_id
+
+    def now(self) -> Snapshot:
+        """Raises NotFound when it is gone."""
+        found = self._snapshots.of([self._id]).get(self._id)
+        if found is None:
+            raise NotFound("the repository was deleted")
+        return found
+
+
+class Prefetch:
+    """A proxy: trail and copies of one run."""
+
+    def __init__(self, database: Database, fetches: Fetches, repository: Repositories, names: Sequence[str], rules: Rules) -> None:
+        self._database = database
+        self._fetches = fetches
+        self._repository = repository
+        self._rules = rules
+        self.names = names
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._repository.now()
+
+    @property
+    def url(self) -> str:
+        return self.snapshot.upstream_url or ""
+
+    def wants(self, path: str) -> bool:
+        return self._rules.want(self.snapshot, path)
+
+    def document(self, path: str, ways: Sequence[Wanted], at_most: int) -> Brought:
+        return self._fetches.bring(self.snapshot, path)
+
+    def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
+        return self._fetches.ask(self.snapshot, wanted, at_most)
+
+    def require_open(self) -> None:
+        snapshot = self.snapshot
+        check_online(snapshot)
+        if not snapshot.caching_allowed:
+            raise NotAllowedHere(f"repository {snapshot.name!r} stores nothing that it fetches (caching is off)")
+
+    def copy(self, work: Work, kept: Kept) -> Copied:
+        path, snapshot = work.item.path, self.snapshot
+        require_path(snapshot, path)
+        order = Order.of(snapshot, path, kept=kept)
+        here = self._here(order, work.item.digest)
+        if here is not None:
+            return here
+        outcome = self._fetched(order)
+        if outcome is Outcome.GONE:
+            raise NotFound(f"the upstream has no {path!r}")
+        copied = copy_at(self._database, snapshot.id, path)
+        if copied is None:
+            raise NotFound(f"{path!r} was deleted meanwhile")
+        return Copied(*copied, received=copied[1] if outcome is Outcome.STORED else 0)
+
+    def _here(self, order: Order, digest: str | None) -> Copied | None:
+        """The copy where nobody need be asked: it is fresh, or the bytes that the upstream's list has just told."""
+        found = self._fetches.look(order)
+        if found.read_only:
+            raise ReadOnly("this server is read only for the time being: nothing is stored", retry_after=60)
+        copy = found.copy
+        if copy is None or copy.freshness is None or copy.freshness.source != found.upstream.url:
+            return None
+        if digest != f"sha256:{copy.digest}" and (digest is not None or copy.freshness.is_due(found.upstream.url, time.time())):
+            return None
+        known = copy_at(self._database, order.snapshot.id, order.path)
+        return None if known is None else Copied(*known)
+
+    def _fetched(self, order: Order) -> Outcome:
+        try:
+            return self._fetches.join(order).end()
+        except NotStorable as error:
+            if isinstance(error.__cause__, CapacitySpent | TooLarge):
+                raise error.__cause__ from None
+            if self._fetches.lacks_room(order):
+                raise CapacitySpent(f"there was no room for {order.path!r} just now") from None
+            raise NotAllowedHere(f"{order.path!r} is handed on and never stored") from None
+        except ArkvoryError as error:
+            # Its beginning was handed on to a client when the room ran out.
+            if isinstance(error.__cause__, CapacitySpent):
+                raise error.__cause__ from None
+            raise
+
+
+def copy_at(database: Database, repository_id: int, path: str) -> tuple[str, int] | None:
+    """Digest and size (bytes) of what is at a path; null for nothing."""
+    with database.read() as connection:
+        row = connection.execute(_COPY, {"id": repository_id, "path": path}).first()
+    return None if row is None else (row.digest, row.size)
+
+
+_COPY = text(
+    "select b.digest, b.size from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+    "where a.repository_id = :id and a.path = :path"
+)

@@ -1,0 +1,187 @@
+"""The mirrors of this installation, and how one is run. When, and by which process, is for the jobs to say (`app/jobs`).
+
+Each mirror that runs has a lock of its own, a session of the pool `write-lock`, which ends with the process that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from sqlalchemy import Connection, text
+
+from app.cache.snapshots import Snapshot, Snapshots
+from app.database.engines import Database
+from app.database.writelocks import Held
+from app.errors import Unavailable
+from app.repository.fetching import Fetches
+from app.repository.mirrors import arkvory
+from app.repository.mirrors.copying import Follower, Prefetch, Repositories, Rules
+from app.repository.mirrors.guides import LIST, Guide, Item, Trail
+from app.repository.mirrors.importing import Import, Imports, Source
+from app.repository.mirrors.run import Alone, Begun, Run
+from app.repository.mirrors.settings import ARKVORY, Mirrors
+from app.repository.mirrors.worklist import Copied, Work, WorkList
+from app.repository.parts import Kept
+from app.repository.withholding import path_rules
+from app.upstream.breaker import Line
+from app.upstream.client import Client
+
+
+class Standing(NamedTuple):
+    """A mirror as of the last look, and how far it is."""
+
+    id: int
+    repository_id: int
+    repository: str
+    enabled: bool
+    every_seconds: int
+    todo: int
+    done: int
+    failed: int
+    lag_seconds: int
+
+
+class Mirroring:
+    """Runs mirrors in this process."""
+
+    def __init__(self, database: Database, snapshots: Snapshots, fetches: Fetches, imports: Imports, mirrors: Mirrors) -> None:
+        self._database = database
+        self._snapshots = snapshots
+        self._fetches = fetches
+        self._imports = imports
+        self._client = Client()
+        self._lines: dict[int, Line] = {}
+        self._mirrors = mirrors
+        self.running = 0
+        # Since the start: what was copied, by this process.
+        self.files = self.bytes = 0
+        # Of all mirrors, as of the last look.
+        self.known: Sequence[Standing] = ()
+
+    def look(self, connection: Connection) -> Sequence[Standing]:
+        """All mirrors; their locks get room in their pool."""
+        self.known = [Standing(*row) for row in connection.execute(_KNOWN)]
+        self._database.write_lock.expect(sum(each.enabled for each in self.known))
+        return [each for each in self.known if each.enabled]
+
+    def expect(self) -> None:
+        """The same before anybody counts connections. Raises ArkvoryError."""
+        with self._database.read() as connection:
+            self.look(connection)
+
+    def follow(self, mirror_id: int, repository_id: int, alone: Alone) -> str:
+        """Run it once; what it did, in words. Raises Unavailable when it was cut off, or another process has it."""
+        with self._database.write_lock.hold(f"mirror/{mirror_id}") as held:
+            if held is None:
+                raise Unavailable("another process still has this mirror's lock; its session ends soon", retry_after=5)
+            self.running += 1
+            try:
+                return self._run(mirror_id, repository_id, _Locked(held, alone))
+            finally:
+                self.running -= 1
+
+    def _run(self, mirror_id: int, repository_id: int, alone: Alone) -> str:
+        repository = Repositories(self._snapshots, repository_id)
+        guide = self._mirrors.guides[repository.now().format]
+        started = self._begin(mirror_id, guide)
+        if started is None:
+            return "it was deleted, or switched off"
+        row, begun = started
+        work = WorkList(self._database, mirror_id, repository_id, begun.round)
+        return Run(self._database, begun, work, self._steps(row, repository, guide), alone, self._count).go()
+
+    def _count(self, copied: Copied) -> None:
+        self.files += bool(copied.received)
+        self.bytes += copied.received
+
+    def _begin(self, mirror_id: int, guide: Guide) -> tuple[Any, Begun] | None:
+        """A new round, or what is left of the last one; null when it is not there any more. Raises ArkvoryError."""
+        runner = uuid4().hex
+        with self._database.write() as connection:
+            row = connection.execute(_BEGIN, {"id": mirror_id, "runner": runner}).first()
+            if row is None:
+                return None
+            if row.fresh:
+                roots = [arkvory.ROOT] if row.source == ARKVORY else guide.roots(row.names)
+                WorkList(self._database, row.id, row.repository_id, row.round).add_in(connection, list(roots))
+        begun = Begun(row.id, row.repository_id, runner, row.round, row.revision, row.concurrency, row.pause, tuple(row.errors))
+        return row, begun
+
+    def _steps(self, row: Any, repository: Repositories, guide: Guide) -> _Steps:
+        """Raises Unavailable when the upstream's credentials cannot be read."""
+        snapshot = repository.now()
+        rules = Rules(path_rules(snapshot.format, row.include, row.exclude))
+        follower: Prefetch | Import
+        if snapshot.kind == "proxy":
+            follower = Prefetch(self._database, self._fetches, repository, row.names, rules)
+        else:
+            follower = Import(self._database, self._imports, self._source(row, snapshot), repository, row.names, rules, guide)
+        return _Steps(row.source, guide, follower, follower)
+
+    def _source(self, row: Any, snapshot: Snapshot) -> Source:
+        """Another address is another upstream, as of a proxy."""
+        where = self._mirrors.upstream_of(row)
+        line = self._lines.get(row.id)
+        if line is None or line.address != where.url:
+            line = self._lines[row.id] = Line(snapshot.name, where.connections, self._fetches.places, address=where.url)
+        line.resize(where.connections)
+        return Source(where, self._client, line)
+
+
+@dataclass(frozen=True)
+class _Locked:
+    """See `run.Alone`: by its lock too."""
+
+    held: Held
+    alone: Alone
+
+    def check(self) -> None:
+        self.held.require()
+        self.alone.check()
+
+    def tell(self, words: str) -> None:
+        self.alone.tell(words)
+
+
+class _Steps:
+    """See `run.Steps`."""
+
+    def __init__(self, source: str, guide: Guide, trail: Trail, follower: Follower) -> None:
+        self._source = source
+        self._guide = guide
+        self._trail = trail
+        self._follower = follower
+
+    def items(self, path: str) -> Iterator[Item]:
+        listed = arkvory.items(self._trail, path) if self._source == ARKVORY else self._guide.items(self._trail, path)
+        kind = self._trail.snapshot.kind
+        return (each for each in listed if each.kind == LIST or self._guide.takes(kind, each.path))
+
+    def require_open(self) -> None:
+        self._follower.require_open()
+
+    def copy(self, work: Work, kept: Kept) -> Copied:
+        return self._follower.copy(work, kept)
+
+
+_KNOWN = text(
+    "select m.id, m.repository_id, r.name, m.enabled, m.every_seconds, "
+    "coalesce((m.counts ->> 'todo')::bigint, 0) + coalesce((m.counts ->> 'lists')::bigint, 0), "
+    "coalesce((m.counts ->> 'done')::bigint, 0), coalesce((m.counts ->> 'failed')::bigint, 0), "
+    "extract(epoch from now() - coalesce(m.current_at, m.created_at))::bigint "
+    "from arkvory_mirrors m join arkvory_repositories r on r.id = m.repository_id and r.deleted_at is null order by r.name"
+)
+# What the upstream said of a pause is of the same upstream.
+_BEGIN = text(
+    "update arkvory_mirrors m set state = 'running', runner = :runner, started_at = clock_timestamp(), seen_at = clock_timestamp(), "
+    "reason = case when m.not_before > clock_timestamp() and m.walked = m.revision then m.reason end, "
+    "walked = m.revision, whole = false, "
+    "round = m.round + f.fresh::integer, round_at = case when f.fresh then clock_timestamp() else m.round_at end "
+    "from (select id, whole or walked <> revision as fresh, walked <> revision as other from arkvory_mirrors "
+    "where id = :id and enabled for update) f where m.id = f.id returning m.id, m.repository_id, m.round, m.revision, m.concurrency, "
+    "case when f.other then 0 else greatest(0, coalesce(extract(epoch from m.not_before - clock_timestamp()), 0)) end::float8 as pause, "
+    "m.errors, m.source, m.names, m.include, m.exclude, m.upstream_url, m.shown, m.secret, m.may_lie_inside, f.fresh"
+)

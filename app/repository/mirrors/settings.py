@@ -1,0 +1,275 @@
+"""What a repository follows, and how far that is: the row of its mirror. Changing it needs `manage`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from app.access.authority import Authority
+from app.access.decision import Access
+from app.access.identity import Caller
+from app.access.rules import managed
+from app.cache.changes import Transaction, Transactions
+from app.cache.snapshots import Snapshot
+from app.cluster.schedule import Schedule, ask
+from app.database.engines import Database
+from app.database.locks import Step
+from app.errors import Conflict, Invalid, NotAllowedHere, NotFound
+from app.repository.mirrors import arkvory
+from app.repository.mirrors.guides import Guide
+from app.repository.patterns import check_pattern
+from app.upstream import upstream as upstreams
+from app.upstream.placing import may_lie_inside
+from app.upstream.secrets import Secrets
+from app.upstream.upstream import Upstream
+
+ARKVORY, INDEX = "arkvory", "index"
+SOURCES = (INDEX, ARKVORY)
+MOST_NAMES, LONGEST_NAME = 10_000, 500
+MOST_PATTERNS, LONGEST_PATTERN = 100, 200
+LEAST_SECONDS, MOST_SECONDS = 60, 31 * 86400
+MOST_AT_ONCE = 16
+# A runner that lives says so more often.
+SILENT_SECONDS = 30
+# What the job of a mirror is called, before its id.
+JOB = "mirror/"
+MOST_ERRORS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """What is to be followed. Without `names` all that the upstream has; `include` and `exclude` as `allow` and `block` of a proxy.
+
+    `upstream_url` and `upstream` are a hosted repository's; null as `upstream`: as it was.
+    """
+
+    source: str = INDEX
+    names: Sequence[str] = ()
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    every_seconds: int = 3600
+    enabled: bool = True
+    concurrency: int = 4
+    upstream_url: str | None = None
+    upstream: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A mirror as it is shown; `upstream` without anything secret, `lag_seconds` how old what the repository has may be."""
+
+    repository: str
+    source: str
+    names: Sequence[str]
+    include: Sequence[str]
+    exclude: Sequence[str]
+    every_seconds: int
+    enabled: bool
+    concurrency: int
+    upstream_url: str | None
+    upstream: Mapping[str, Any] | None
+    state: str
+    reason: str | None
+    round: int
+    cursor: str
+    counts: Mapping[str, int]
+    files: int
+    bytes: int
+    errors: Sequence[Mapping[str, Any]]
+    lag_seconds: int
+    next_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    succeeded_at: datetime | None
+    created_at: datetime
+    created: bool = field(default=False)
+
+
+class Mirrors:
+    """One for each repository that follows something; `guides` by format."""
+
+    def __init__(self, database: Database, transactions: Transactions, access: Access, secrets: Secrets, schedule: Schedule) -> None:
+        """`schedule` hears when something is to be run."""
+        self._schedule = schedule
+        self._database = database
+        self._transactions = transactions
+        self._access = access
+        self._secrets = secrets
+        self._authority = Authority(access.identities)
+        self.guides: dict[str, Guide] = {}
+
+    def put(self, caller: Caller, repository: str, wanted: MirrorSettings) -> Mirror:
+        """Follow this from now on; what is running by other settings ends. Raises Invalid with the field, NotAllowedHere, and as `show`."""
+        with self._database.read() as connection:
+            found = managed(self._access, connection, caller, repository)
+        self._check(found, wanted)
+        with self._transactions.begin(found.id) as transaction:
+            connection = transaction.connection
+            managed(self._access, connection, caller, repository, found.id)
+            transaction.order.reach(Step.REPOSITORY_ROW)
+            row = connection.execute(_PUT, self._values(connection, caller, found, wanted)).one()
+            ask(connection, f"{JOB}{row.id}")
+            mirror = _shown(_row(connection, found), found, created=row.created)
+        self._schedule.changed.set()
+        return mirror
+
+    def show(self, caller: Caller, repository: str) -> Mirror:
+        """For who manages the repository. Raises NotFound, Forbidden or Unauthenticated."""
+        with self._database.consistent() as connection:
+            found = managed(self._access, connection, caller, repository)
+            return _shown(_row(connection, found), found)
+
+    def delete(self, caller: Caller, repository: str) -> None:
+        """What was copied stays; a run ends. Raises as `show`."""
+        with self._changing(caller, repository) as (transaction, found):
+            _row(transaction.connection, found)
+            transaction.connection.execute(text("delete from arkvory_mirrors where repository_id = :id"), {"id": found.id})
+
+    def run(self, caller: Caller, repository: str) -> Mirror:
+        """Do not wait for the schedule. Raises Conflict for one that is switched off, and as `show`."""
+        with self._changing(caller, repository) as (transaction, found):
+            row = _row(transaction.connection, found)
+            if not row.enabled:
+                raise Conflict(f"the mirror of {repository!r} is switched off; switch it on first (enabled)")
+            ask(transaction.connection, f"{JOB}{row.id}")
+        self._schedule.changed.set()
+        return _shown(row, found)
+
+    def upstream_of(self, row: Row[Any]) -> Upstream:
+        """What a hosted repository follows, with its credentials. Raises Unavailable when these cannot be read."""
+        described = upstreams.opened(self._secrets, row.shown or {}, row.secret)
+        return Upstream(row.upstream_url, **described, may_lie_inside=row.may_lie_inside)
+
+    @contextlib.contextmanager
+    def _changing(self, caller: Caller, repository: str) -> Iterator[tuple[Transaction, Snapshot]]:
+        """Under the repository's lock, for who manages it."""
+        with self._database.read() as connection:
+            found = managed(self._access, connection, caller, repository)
+        with self._transactions.begin(found.id) as transaction:
+            managed(self._access, transaction.connection, caller, repository, found.id)
+            transaction.order.reach(Step.REPOSITORY_ROW)
+            yield transaction, found
+
+    def _check(self, found: Snapshot, wanted: MirrorSettings) -> None:
+        guide = self.guides.get(found.format)
+        if guide is None or found.kind == "group":
+            told = f"a {found.kind} of the format {found.format} cannot follow anything; a mirror belongs to what has the files"
+            raise NotAllowedHere(told)
+        _check_numbers(wanted)
+        _check_names(wanted)
+        for name, setting in (("include", wanted.include), ("exclude", wanted.exclude)):
+            _check_patterns(found.format, name, setting)
+        if found.kind == "proxy":
+            _check_proxy(found, wanted)
+        elif not guide.publishes:
+            known = ", ".join(name for name, each in self.guides.items() if each.publishes)
+            told = f"hosted repositories of the format {found.format} cannot follow anything yet ({known} can); a proxy of the upstream can"
+            raise Invalid(told, field="source")
+        url = found.upstream_url if found.kind == "proxy" else upstreams.check_url(wanted.upstream_url)
+        if wanted.source == INDEX:
+            guide.check(wanted.names)
+        else:
+            arkvory.source_of(found.format, url or "")
+
+    def _values(self, connection: Connection, caller: Caller, found: Snapshot, wanted: MirrorSettings) -> dict[str, Any]:
+        """Of the row. Raises Invalid, and Forbidden for an upstream that only an administrator may name."""
+        documents = {name: json.dumps(list(getattr(wanted, name))) for name in ("names", "include", "exclude")}
+        values = {name: getattr(wanted, name) for name in ("source", "every_seconds", "enabled", "concurrency")}
+        return {"id": found.id, **values, **documents, **self._described(connection, caller, found, wanted)}
+
+    def _described(self, connection: Connection, caller: Caller, found: Snapshot, wanted: MirrorSettings) -> dict[str, Any]:
+        """The upstream. What is secret stays where nothing is said of it, unless requests are to go elsewhere."""
+        if found.kind == "proxy":
+            return {"upstream_url": None, "shown": None, "secret": None, "inside": False}
+        url, change = upstreams.check_url(wanted.upstream_url), wanted.upstream or {}
+        before = connection.execute(_UPSTREAM, {"id": found.id}).first()
+        known = {} if before is None else upstreams.opened(self._secrets, before.shown, before.secret)
+        moved = before is not None and upstreams.origin(url) != upstreams.origin(before.upstream_url)
+        after = upstreams.merged(upstreams.kept(known, change, moved=moved), change)
+        if before is not None and url == before.upstream_url and "http_proxy" not in change:
+            inside = before.may_lie_inside
+        else:
+            inside = may_lie_inside(connection, self._authority, caller, (url, after.get("http_proxy")))
+        return {"upstream_url": url, "inside": inside, **upstreams.sealed(self._secrets, after)}
+
+
+def _check_numbers(wanted: MirrorSettings) -> None:
+    if wanted.source not in SOURCES:
+        raise Invalid(f"the source is one of {', '.join(SOURCES)}", field="source")
+    if not LEAST_SECONDS <= wanted.every_seconds <= MOST_SECONDS:
+        raise Invalid(f"every_seconds is a number of seconds, from {LEAST_SECONDS} to {MOST_SECONDS}", field="every_seconds")
+    if not 1 <= wanted.concurrency <= MOST_AT_ONCE:
+        raise Invalid(f"concurrency is how many files are copied at once, from 1 to {MOST_AT_ONCE}", field="concurrency")
+
+
+def _check_names(wanted: MirrorSettings) -> None:
+    if len(wanted.names) > MOST_NAMES or any(not 0 < len(each) <= LONGEST_NAME for each in wanted.names):
+        raise Invalid(f"names are at most {MOST_NAMES}, of 1 to {LONGEST_NAME} characters", field="names")
+    if wanted.names and wanted.source == ARKVORY:
+        raise Invalid("of another Arkvory all artifacts are followed; choose among them by include and exclude", field="names")
+
+
+def _check_patterns(format_name: str, name: str, patterns: Sequence[str]) -> None:
+    if len(patterns) > MOST_PATTERNS or any(not 0 < len(each) <= LONGEST_PATTERN for each in patterns):
+        raise Invalid(f"{name} are at most {MOST_PATTERNS} patterns of up to {LONGEST_PATTERN} characters", field=name)
+    for each in patterns:
+        try:
+            check_pattern(format_name, "allow" if name == "include" else "block", each)
+        except Invalid as error:
+            raise Invalid(f"{name}: {error.message.partition(': ')[2]}", field=name) from None
+
+
+def _check_proxy(found: Snapshot, wanted: MirrorSettings) -> None:
+    if wanted.upstream_url is not None or wanted.upstream:
+        raise Invalid("a proxy follows its own upstream, whose address and credentials stand with the repository", field="upstream_url")
+    if not found.caching_allowed:
+        raise Invalid("this proxy stores nothing that it fetches (caching is off), so there is nothing to copy", field="source")
+
+
+def _row(connection: Connection, found: Snapshot) -> Row[Any]:
+    row = connection.execute(_MIRROR, {"id": found.id}).first()
+    if row is None:
+        raise NotFound(f"repository {found.name!r} follows nothing: it has no mirror")
+    return row
+
+
+def _shown(row: Row[Any], found: Snapshot, *, created: bool = False) -> Mirror:
+    known = dict(row._mapping)
+    del known["id"]
+    known["upstream_url"] = found.upstream_url if found.kind == "proxy" else known["upstream_url"]
+    return Mirror(**{"repository": found.name, **known}, created=created)
+
+
+_MIRROR = text(
+    "select m.id, m.source, m.names, m.include, m.exclude, m.every_seconds, m.enabled, m.concurrency, m.upstream_url, m.shown as upstream, "
+    f"case when m.state = 'running' and m.seen_at < now() - interval '{SILENT_SECONDS} seconds' then 'interrupted' else m.state end "
+    "as state, m.reason, m.round, m.cursor, "
+    "m.counts, m.files, m.bytes, m.errors, extract(epoch from now() - coalesce(m.current_at, m.created_at))::bigint as lag_seconds, "
+    "case when m.enabled and not j.running then least(j.next_at, j.asked_at) end as next_at, "
+    "m.started_at, m.ended_at, m.succeeded_at, m.created_at "
+    f"from arkvory_mirrors m left join arkvory_jobs j on j.name = '{JOB}' || m.id where m.repository_id = :id"
+)
+_UPSTREAM = text(
+    "select upstream_url, shown, secret, may_lie_inside from arkvory_mirrors where repository_id = :id and upstream_url is not null"
+)
+# `xmax` is 0 for a row that is new.
+_PUT = text(
+    "insert into arkvory_mirrors as m (repository_id, source, names, include, exclude, every_seconds, enabled, concurrency, upstream_url, "
+    "shown, secret, may_lie_inside) values (:id, :source, cast(:names as jsonb), cast(:include as jsonb), cast(:exclude as jsonb), "
+    ":every_seconds, :enabled, :concurrency, :upstream_url, cast(:shown as jsonb), :secret, :inside) "
+    "on conflict (repository_id) do update set "
+    "source = excluded.source, names = excluded.names, include = excluded.include, exclude = excluded.exclude, "
+    "every_seconds = excluded.every_seconds, enabled = excluded.enabled, concurrency = excluded.concurrency, "
+    "upstream_url = excluded.upstream_url, shown = excluded.shown, secret = excluded.secret, "
+    "may_lie_inside = excluded.may_lie_inside, "
+    # Another list is walked from its beginning; another hour goes on with the one that is being walked.
+    "revision = m.revision + case when (m.source, m.names, m.include, m.exclude, m.upstream_url) is distinct from "
+    "(excluded.source, excluded.names, excluded.include, excluded.exclude, excluded.upstream_url) then 1 else 0 end "
+    "returning m.id, xmax = 0 as created"
+)

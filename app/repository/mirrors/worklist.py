@@ -1,0 +1,228 @@
+"""What a mirror has to do: a row for each list and each file, so that a run which broke off goes on where it was.
+
+    todo      from `next_try_at` on
+    done      a list was read; a file is here
+    skipped   a rule of the repository keeps it out, or something else is there
+    gone      the upstream has it no more, or names it no more
+    failed    tried several times; the next round tries again
+
+A round reads all lists anew. What they name again keeps its state where it is here and known to be the same, and becomes `todo` otherwise;
+what no list names any more is gone. One runner at a time works at a list; a former one that lingers changes only what is still to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from app.database.engines import Database
+from app.repository.mirrors.guides import FILE, Item
+
+BATCH = 500
+STATES = ("todo", "done", "skipped", "gone", "failed")
+LONGEST_ERROR = 500
+_SWEPT = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One row that is due."""
+
+    item: Item
+    attempts: int
+    # The digest of what was copied last; null: nothing was yet.
+    sha256: str | None
+    etag: str | None
+    last_modified: str | None
+    upload_id: UUID | None
+    validator: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What is here now; `received` are bytes that came for it just now."""
+
+    sha256: str
+    size: int
+    received: int = 0
+    etag: str | None = None
+    last_modified: str | None = None
+
+
+class WorkList:
+    """That of one mirror, in one round."""
+
+    def __init__(self, database: Database, mirror_id: int, repository_id: int, round_: int) -> None:
+        self._database = database
+        self._known = {"mirror": mirror_id, "repository": repository_id, "round": round_}
+
+    def add(self, items: Sequence[Item]) -> None:
+        """Those that a list names; what was named in this round before stays as it is."""
+        if items:
+            with self._database.write() as connection:
+                self.add_in(connection, items)
+
+    def add_in(self, connection: Connection, items: Sequence[Item]) -> None:
+        # In the order of their key, and each once.
+        unique = {(each.kind, each.path): each for each in items}
+        rows = [unique[key] for key in sorted(unique)]
+        for start in range(0, len(rows), BATCH):
+            part = rows[start : start + BATCH]
+            values = {name: [getattr(each, name) for each in part] for name in Item.__slots__}
+            connection.execute(_ADD, self._known | values)
+
+    def due(self, limit: int, but: Collection[tuple[str, str]]) -> list[Work]:
+        """What is to be done now, files before lists, without those that are being done."""
+        with self._database.read() as connection:
+            rows = connection.execute(_DUE, self._known | {"limit": limit + len(but)}).all()
+        found = [Work(Item(*row[:6]), *row[6:]) for row in rows if (row.kind, row.path) not in but]
+        return found[:limit]
+
+    def seconds_to_next(self) -> float | None:
+        """Until something is due; null when nothing is left to do."""
+        with self._database.read() as connection:
+            seconds = connection.execute(_NEXT, self._known).scalar()
+        return None if seconds is None else max(0.0, float(seconds))
+
+    def read(self, path: str) -> None:
+        """A list was read to its end."""
+        self._settle("list", path, "done")
+
+    def copied(self, path: str, copied: Copied) -> None:
+        values = {
+            "path": path, "sha256": copied.sha256, "size": copied.size, "etag": copied.etag, "modified": copied.last_modified,
+        }  # fmt: skip
+        with self._database.write() as connection:
+            connection.execute(_COPIED, self._known | values)
+
+    def settle(self, item: Item, state: str, error: str | None = None) -> None:
+        """It is gone, skipped or failed, for this round."""
+        self._settle(item.kind, item.path, state, error)
+
+    def _settle(self, kind: str, path: str, state: str, error: str | None = None) -> None:
+        values = {"kind": kind, "path": path, "state": state, "error": None if error is None else error[:LONGEST_ERROR]}
+        with self._database.write() as connection:
+            connection.execute(_SETTLE, self._known | values)
+
+    def put_off(self, item: Item, seconds: float, *, attempts: int, error: str | None = None) -> None:
+        """Once more after so long; `attempts` is their number by now."""
+        values = {
+            "kind": item.kind, "path": item.path, "seconds": seconds, "attempts": attempts,
+            "error": None if error is None else error[:LONGEST_ERROR],
+        }  # fmt: skip
+        with self._database.write() as connection:
+            connection.execute(_PUT_OFF, self._known | values)
+
+    def forgive(self) -> None:
+        """It was the upstream that failed, or we, and not these files: what failed may be tried again at once, as if it never had."""
+        with self._database.write() as connection:
+            connection.execute(_FORGIVE, self._known)
+
+    def keep_part(self, path: str, upload_id: UUID, validator: str) -> None:
+        """Where what has arrived of a file is kept."""
+        values = {"path": path, "upload": str(upload_id), "validator": validator}
+        with self._database.write() as connection:
+            connection.execute(_KEEP_PART, self._known | values)
+
+    def forget_unnamed(self) -> None:
+        """After a round whose lists were all read: what none of them named is gone, what was gone before is forgotten. In batches."""
+        self._in_batches(_FORGET)
+        self._in_batches(_GONE)
+
+    def _in_batches(self, statement: Any) -> None:
+        while True:
+            with self._database.write() as connection:
+                if connection.execute(statement, self._known | {"most": _SWEPT}).rowcount < _SWEPT:
+                    return
+
+    def has_failed_lists(self) -> bool:
+        """Whether something may not have been named for that reason alone."""
+        with self._database.read() as connection:
+            return connection.execute(_FAILED_LISTS, self._known).first() is not None
+
+    def counts(self) -> dict[str, int]:
+        """Files by state, and `lists` that are still to be read; of lists only failed ones count otherwise."""
+        with self._database.read() as connection:
+            rows = connection.execute(_COUNTS, self._known).all()
+        found = dict.fromkeys((*STATES, "lists"), 0)
+        for kind, state, count in rows:
+            if kind == FILE or state == "failed":
+                found[state] += count
+            elif state == "todo":
+                found["lists"] += count
+        return found
+
+
+def delete_orphans(database: Database) -> int:
+    """One batch of the work of mirrors that are gone; how many rows went."""
+    with database.write() as connection:
+        return connection.execute(_ORPHANS, {"most": _SWEPT}).rowcount
+
+
+_MINE = "i.mirror_id = :mirror"
+# What only an earlier round named, under other settings, is not done any more.
+_TODO = f"{_MINE} and i.state = 'todo' and i.round = :round"
+_ONE = f"{_MINE} and i.kind = :kind and i.path = :path"
+# What is here already stays done where its list says that it is the same, or where it never changes.
+_ADD = text(
+    "insert into arkvory_mirror_items as i (mirror_id, kind, path, round, size, digest, address, lasting) "
+    "select :mirror, e.kind, e.path, :round, e.size, e.digest, e.address, e.lasting "
+    "from unnest(cast(:kind as text[]), cast(:path as text[]), cast(:size as bigint[]), cast(:digest as text[]), "
+    "cast(:address as text[]), cast(:lasting as boolean[])) as e(kind, path, size, digest, address, lasting) "
+    "on conflict (mirror_id, kind, path) do update set round = excluded.round, address = excluded.address, digest = excluded.digest, "
+    "lasting = excluded.lasting, attempts = 0, error = null, next_try_at = now(), size = excluded.size, "
+    "state = case when i.kind = 'file' and i.state = 'done' "
+    "and (excluded.digest = i.digest or excluded.digest = 'sha256:' || i.sha256 or (excluded.digest is null and excluded.lasting)) "
+    "and exists (select 1 from arkvory_artifacts a where a.repository_id = :repository and a.path = excluded.path) "
+    "then 'done' else 'todo' end where i.round < excluded.round"
+)
+_DUE = text(
+    "select i.kind, i.path, i.size, i.digest, i.address, i.lasting, i.attempts, i.sha256, i.etag, i.last_modified, i.upload_id, "
+    f"i.validator from arkvory_mirror_items i where {_TODO} and i.next_try_at <= now() "
+    "order by i.kind, i.next_try_at, i.path limit :limit"
+)
+_NEXT = text(
+    f"select extract(epoch from min(i.next_try_at) - now())::float8 from arkvory_mirror_items i where {_TODO}"
+)
+_COPIED = text(
+    "update arkvory_mirror_items i set state = 'done', sha256 = :sha256, size = :size, etag = :etag, last_modified = :modified, "
+    f"upload_id = null, validator = null, error = null where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
+)
+_SETTLE = text(
+    "update arkvory_mirror_items i set state = :state, error = :error, upload_id = null, validator = null "
+    f"where {_ONE} and i.state = 'todo'"
+)
+_PUT_OFF = text(
+    "update arkvory_mirror_items i set next_try_at = clock_timestamp() + make_interval(secs => :seconds), attempts = :attempts, "
+    f"error = :error where {_ONE} and i.state = 'todo'"
+)
+_FORGIVE = text(
+    "update arkvory_mirror_items i set attempts = 0, next_try_at = least(i.next_try_at, clock_timestamp()) "
+    f"where {_MINE} and i.state = 'todo' and i.attempts > 0"
+)
+_KEEP_PART = text(
+    "update arkvory_mirror_items i set upload_id = cast(:upload as uuid), validator = :validator "
+    f"where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
+)
+_FORGET = text(
+    "delete from arkvory_mirror_items where (mirror_id, kind, path) in (select i.mirror_id, i.kind, i.path from arkvory_mirror_items i "
+    f"where {_MINE} and i.round < :round and (i.kind = 'list' or i.state = 'gone') limit :most)"
+)
+_GONE = text(
+    "update arkvory_mirror_items set state = 'gone' where (mirror_id, kind, path) in (select i.mirror_id, i.kind, i.path "
+    f"from arkvory_mirror_items i where {_MINE} and i.round < :round and i.state <> 'gone' limit :most)"
+)
+_FAILED_LISTS = text(f"select 1 from arkvory_mirror_items i where {_MINE} and i.kind = 'list' and i.state = 'failed' limit 1")
+_COUNTS = text(f"select i.kind, i.state, count(*) from arkvory_mirror_items i where {_MINE} group by i.kind, i.state")
+# From one mirror's rows to the next by the index, whatever their number.
+_ORPHANS = text(
+    "with recursive known(id) as (select min(mirror_id) from arkvory_mirror_items union all "
+    "select (select min(i.mirror_id) from arkvory_mirror_items i where i.mirror_id > known.id) from known where known.id is not null) "
+    "delete from arkvory_mirror_items where (mirror_id, kind, path) in (select i.mirror_id, i.kind, i.path from arkvory_mirror_items i "
+    "where i.mirror_id = (select k.id from known k where k.id is not null "
+    "and not exists (select 1 from arkvory_mirrors m where m.id = k.id) limit 1) limit :most)"
+)

@@ -1,0 +1,78 @@
+"""`arkvory mirror`, through a whole server: before an upstream of files, and before another Arkvory, which here is the server itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gevent
+import pytest
+
+from tests.cli.test_arkvory import Run, arkvory, document
+from tests.support.house import eventually
+from tests.support.server import Server
+from tests.support.upstreams import FakeUpstream
+
+
+@pytest.fixture
+def here(server: Server) -> Run:
+    """In a thread: the upstream answers from this process meanwhile."""
+
+    def run(*arguments: str, **options: Any) -> Any:
+        own = {"ARKVORY_DATA_DIR": str(server.data), **options}
+        return gevent.get_hub().threadpool.apply(arkvory, arguments, own)
+
+    return run
+
+
+def test_the_whole_life_of_a_mirror(server: Server, here: Run, upstream: FakeUpstream) -> None:
+    upstream.put("/", b'<a href="a.txt">a</a><a href="b/">b</a>')
+    upstream.put("/b/", b'<a href="c.txt">c</a>')
+    upstream.put("/a.txt", b"from there")
+    upstream.put("/b/c.txt", b"too")
+    server.repository("followed", kind="proxy", upstream_url=upstream.url, public=True)
+    made = document(here("mirror", "set", "followed", "--every", "600", "--exclude", "x*", "--json"))
+    assert (made["every_seconds"], made["exclude"], made["source"]) == (600, ["x*"], "index")
+    done = here("mirror", "run", "followed", "--wait")
+    assert done.stdout == "complete: 2 files are here\n"
+    upstream.stop()
+    assert server.get("/raw/followed/b/c.txt", auth=None).content == b"too"
+    shown = here("mirror", "show", "followed").stdout
+    assert "STATE" in shown and "complete" in shown and "every 600 s" in shown
+    metrics = server.get("/metrics", auth=None).text
+    assert "arkvory_mirror_files_total 2.0" in metrics
+    eventually(lambda: 'arkvory_mirror_done{repository="followed"} 2.0' in server.get("/metrics", auth=None).text, 30)
+    assert "follows nothing" in here("mirror", "delete", "followed", "--yes").stdout
+    assert here("mirror", "show", "followed", check=False).returncode == 1
+    assert server.get("/raw/followed/a.txt", auth=None).content == b"from there"
+
+
+def test_a_mirror_of_another_arkvory_brings_all_of_a_repository(server: Server, here: Run) -> None:
+    server.repository("there")
+    bodies = {f"d/{number}": f"{number}".encode() for number in range(30)}
+    for path, body in bodies.items():
+        server.put(f"/raw/there/{path}", body)
+    login = {"username": server.admin[0], "password": server.admin[1]}
+    server.repository("proxied", kind="proxy", upstream_url=f"{server.url}/raw/there", upstream=login)
+    server.repository("hosted")
+    assert here("mirror", "set", "proxied", "--source", "arkvory").returncode == 0
+    body = {"source": "arkvory", "upstream_url": f"{server.url}/raw/there", "upstream": login}
+    answer = server.request("PUT", "/api/v1/repositories/hosted/mirror", json=body)
+    assert (answer.status_code, answer.json()["upstream"]) == (201, {"username": "admin", "password": True})
+    assert server.request("PUT", "/api/v1/repositories/hosted/mirror", json=body).status_code == 200
+    for name in ("proxied", "hosted"):
+        assert here("mirror", "run", name, "--wait").stdout == "complete: 30 files are here\n"
+        listed = server.get(f"/api/v1/repositories/{name}/artifacts?limit=1000").json()["items"]
+        assert {each["path"] for each in listed} == set(bodies)
+    assert server.get("/raw/hosted/d/7").content == b"7"
+
+
+def test_what_cannot_be_followed_is_refused_in_words(server: Server, here: Run) -> None:
+    server.repository("plain")
+    refused = here("mirror", "set", "plain", check=False)
+    assert refused.returncode == 1 and "the upstream's address" in refused.stderr
+    answer = server.request("PUT", "/api/v1/repositories/plain/mirror", json={"upstream_url": "http://127.0.0.1:1/x", "every_seconds": 5})
+    assert answer.status_code == 422 and "every_seconds" in json.dumps(answer.json())
+    assert server.get("/api/v1/repositories/plain/mirror").status_code == 404
+    assert server.post("/api/v1/repositories/plain/mirror/run").status_code == 404
+    assert server.get("/api/v1/repositories/plain/mirror", auth=None).status_code == 401

@@ -1,0 +1,268 @@
+"""What a mirror does: it walks the lists, copies what is missing, goes on where it was, and says how far that is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import gevent
+import pytest
+from gevent.event import Event
+
+from app.errors import Conflict, Invalid, NotAllowedHere, NotFound
+from app.repository.mirrors import run
+from app.repository.mirrors.settings import MirrorSettings
+from tests.mirrors.conftest import Following
+from tests.support.house import ADMIN, eventually
+from tests.support.upstreams import FakeUpstream, noise
+
+TREE = {"a.txt": b"a", "docs/b.txt": b"bb", "docs/deep/c.bin": noise(30_000)}
+
+
+def page(*names: str) -> bytes:
+    return ("<html><body>" + "".join(f'<a href="{each}">{each}</a>' for each in ("../", "?C=N;O=D", *names)) + "</body></html>").encode()
+
+
+def serve(upstream: FakeUpstream, tree: dict[str, bytes]) -> None:
+    """As a server of static files lists them."""
+    folders: dict[str, set[str]] = {"": set()}
+    for path, body in tree.items():
+        upstream.put(f"/{path}", body, etag=f'"{hashlib.sha256(body).hexdigest()[:8]}"')
+        *above, name = path.split("/")
+        for depth in range(len(above)):
+            folders.setdefault("".join(f"{each}/" for each in above[:depth]), set()).add(f"{above[depth]}/")
+        folders.setdefault("".join(f"{each}/" for each in above), set()).add(name)
+    for folder, names in folders.items():
+        upstream.put(f"/{folder}", page(*sorted(names)))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "FIRST_WAIT_SECONDS", 0.02)
+
+
+@pytest.fixture
+def proxied(following: Following, upstream: FakeUpstream) -> Following:
+    following.house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0})
+    return following
+
+
+def test_a_proxy_has_all_that_its_upstream_lists_before_anybody_asks(proxied: Following, upstream: FakeUpstream) -> None:
+    serve(upstream, TREE)
+    assert proxied.follow().state == "new"
+    after = proxied.run()
+    assert (after.state, after.reason, after.files, after.bytes) == ("complete", None, 3, sum(map(len, TREE.values())))
+    assert proxied.states() == dict.fromkeys(sorted(TREE), "done")
+    assert after.lag_seconds < 60 and after.succeeded_at is not None
+    asked = len(upstream.asked)
+    assert {row.path for row in proxied.house.rows("select path from arkvory_artifacts")} == set(TREE)
+    assert len(upstream.asked) == asked
+    proxied.house.assert_nothing_is_left()
+
+
+def test_the_next_round_asks_again_and_copies_only_what_changed(proxied: Following, upstream: FakeUpstream) -> None:
+    serve(upstream, TREE)
+    proxied.follow()
+    proxied.run()
+    changed = {**TREE, "a.txt": b"another", "new.txt": b"new"}
+    del changed["docs/b.txt"]
+    serve(upstream, changed)
+    upstream.forget("/docs/b.txt")
+    after = proxied.run()
+    assert (after.state, after.files, after.round) == ("complete", 5, 2)
+    assert proxied.states() == {"a.txt": "done", "docs/b.txt": "gone", "docs/deep/c.bin": "done", "new.txt": "done"}
+    assert proxied.house.read("a.txt") == b"another"
+
+
+def test_a_run_that_is_stopped_goes_on_where_it_was_and_asks_for_nothing_twice(proxied: Following, upstream: FakeUpstream) -> None:
+    tree = {f"f/{number:03}": noise(2_000, number) for number in range(40)}
+    serve(upstream, tree)
+    proxied.follow(concurrency=2)
+    proxied.begin()
+    eventually(lambda: len(upstream.asked) >= 15)
+    proxied.stop()
+    assert proxied.show().state == "stopped"
+    assert 0 < list(proxied.states().values()).count("done") < 40
+    after = proxied.run()
+    assert (after.state, after.round) == ("complete", 1)
+    assert {path: upstream.count(f"/{path}") for path in tree} == dict.fromkeys(tree, 1)
+
+
+def test_what_is_already_the_same_by_its_list_is_not_asked_for(following: Following, upstream: FakeUpstream) -> None:
+    """Another Arkvory tells digests."""
+    bodies = {"x/1": b"one", "x/2": b"two"}
+    items = [
+        {"path": path, "size": len(body), "sha256": hashlib.sha256(body).hexdigest(), "quarantine": None} for path, body in bodies.items()
+    ]
+    held = {"path": "held", "size": 1, "sha256": "0" * 64, "quarantine": {"reason": "bad"}}
+    first, second = "/api/v1/repositories/src/artifacts?limit=500", "/api/v1/repositories/src/artifacts?limit=500&cursor=go%2Bon"
+    upstream.put(first, json.dumps({"items": [items[0], held], "next": "go+on"}).encode())
+    upstream.put(second, json.dumps({"items": [items[1]], "next": None}).encode())
+    for path, body in bodies.items():
+        upstream.put(f"/raw/src/{path}", body)
+    following.house.repository(kind="proxy", upstream_url=f"{upstream.url}/raw/src", settings={"mutable_ttl": 0})
+    following.follow(source="arkvory")
+    assert following.run().state == "complete"
+    assert following.run().counts["done"] == 2
+    assert [upstream.count(f"/raw/src/{path}") for path in bodies] == [1, 1]
+    assert [upstream.count(each) for each in (first, second)] == [2, 2]
+    # Somebody deletes a copy: what the list has is brought again.
+    following.house.rows("delete from arkvory_artifacts where path = 'x/1'")
+    assert following.run().counts["done"] == 2
+    assert upstream.count("/raw/src/x/1") == 2
+
+
+def test_patterns_choose_among_what_is_listed(proxied: Following, upstream: FakeUpstream) -> None:
+    serve(upstream, TREE)
+    proxied.follow(include=["docs"], exclude=["docs/deep"])
+    proxied.run()
+    assert proxied.states() == {"docs/b.txt": "done"}
+    assert upstream.count("/docs/deep/") == 0
+
+
+def test_names_are_files_or_folders(proxied: Following, upstream: FakeUpstream) -> None:
+    serve(upstream, TREE)
+    proxied.follow(names=["a.txt", "docs/deep/", "missing"])
+    after = proxied.run()
+    assert after.state == "complete"
+    assert proxied.states() == {"a.txt": "done", "docs/deep/c.bin": "done", "missing": "gone"}
+
+
+def test_an_upstream_that_is_away_ends_the_run_which_says_so_and_goes_on_later(proxied: Following, upstream: FakeUpstream) -> None:
+    serve(upstream, TREE)
+    proxied.follow()
+    upstream.stop()
+    proxied.begin()
+    proxied.wait()
+    after = proxied.show()
+    assert after.state == "failed" and after.reason is not None
+    upstream.start()
+    assert proxied.run().state == "complete"
+
+
+def test_an_upstream_that_asks_for_a_long_pause_gets_it(proxied: Following, upstream: FakeUpstream) -> None:
+    """From whichever process runs the mirror next."""
+    serve(upstream, TREE)
+    upstream.put("/", status=429, headers={"Retry-After": "240"}, times=1)
+    proxied.follow()
+    after = proxied.run()
+    assert after.state == "failed" and "429" in (after.reason or "")
+    proxied.house.parts.fetches._lines.clear()
+    proxied.begin()
+    gevent.sleep(0.5)
+    assert (proxied.show().state, upstream.count("/")) == ("running", 1)
+    proxied.stop()
+    proxied.house.rows("update arkvory_mirrors set not_before = now()")
+    assert proxied.run().state == "complete"
+
+
+def test_one_bad_file_leaves_the_others_alone(proxied: Following, upstream: FakeUpstream) -> None:
+    serve(upstream, TREE)
+    upstream.put("/a.txt", status=500)
+    proxied.follow()
+    after = proxied.run()
+    assert (after.state, after.counts["failed"], after.counts["done"]) == ("incomplete", 1, 2)
+    assert [each["path"] for each in after.errors] == ["a.txt"]
+    serve(upstream, TREE)
+    assert proxied.run().state == "complete"
+
+
+def test_no_room_ends_the_run_and_nothing_is_left_of_it(proxied: Following, upstream: FakeUpstream) -> None:
+    serve(upstream, TREE)
+    proxied.house.change("files", quota_bytes=10_000)
+    proxied.follow()
+    after = proxied.run()
+    assert after.state == "failed" and "quota" in (after.reason or "")
+    proxied.house.assert_nothing_is_left()
+    proxied.house.change("files", quota_bytes=None)
+    proxied.house.parts.fetches._too_large.clear()
+    assert proxied.run().state == "complete"
+
+
+def test_deleting_the_mirror_or_its_repository_ends_the_run(
+    proxied: Following, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "BEAT_SECONDS", 0.05)
+    gate = Event()
+    serve(upstream, {"x": noise(200_000)})
+    upstream.put("/x", noise(200_000), gate=gate)
+    for end in (lambda: proxied.house.parts.mirrors.delete(ADMIN, "files"), lambda: proxied.house.registry.delete(ADMIN, "files")):
+        proxied.follow()
+        proxied.begin()
+        eventually(lambda: upstream.count("/x") > 0)
+        end()
+        proxied.wait()
+    gate.set()
+    with pytest.raises(NotFound):
+        proxied.show()
+    proxied.house.clean()
+    assert proxied.house.value("select count(*) from arkvory_mirror_items") == 0
+
+
+def test_other_settings_begin_another_round_at_once(proxied: Following, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "BEAT_SECONDS", 0.05)
+    gate = Event()
+    serve(upstream, TREE)
+    upstream.put("/a.txt", noise(200_000), gate=gate)
+    proxied.follow()
+    proxied.begin()
+    eventually(lambda: upstream.count("/a.txt") > 0)
+    proxied.follow(names=["docs/"])
+    proxied.wait()
+    assert proxied.show().state == "stopped"
+    proxied.begin()
+    proxied.wait()
+    gate.set()
+    after = proxied.show()
+    assert (after.state, after.round, after.names) == ("complete", 2, ["docs/"])
+    assert proxied.states()["docs/b.txt"] == "done"
+
+
+def test_only_one_process_runs_a_mirror(proxied: Following, upstream: FakeUpstream, make_house: object) -> None:
+    assert callable(make_house)
+    other = Following(make_house(owns=False))
+    gate = Event()
+    serve(upstream, {"x": noise(200_000)})
+    upstream.put("/x", noise(200_000), gate=gate)
+    proxied.follow()
+    proxied.begin()
+    eventually(lambda: upstream.count("/x") > 0)
+    # Even where its lease was lost.
+    other.begin()
+    other.wait()
+    assert proxied.house.parts.mirroring.running == 1
+    gate.set()
+    proxied.wait()
+    assert (proxied.show().state, upstream.count("/x"), upstream.count("/")) == ("complete", 1, 1)
+
+
+def test_a_runner_that_was_taken_for_dead_says_nothing_any_more(proxied: Following, upstream: FakeUpstream) -> None:
+    gate = Event()
+    serve(upstream, {"x": noise(200_000)})
+    upstream.put("/x", noise(200_000), gate=gate)
+    proxied.follow()
+    proxied.begin()
+    eventually(lambda: upstream.count("/x") > 0)
+    proxied.house.rows("update arkvory_mirrors set runner = 'another', reason = 'its own'")
+    proxied.wait()
+    gate.set()
+    assert (proxied.show().state, proxied.show().reason) == ("running", "its own")
+
+
+def test_settings_that_cannot_be_are_refused(proxied: Following) -> None:
+    for wrong, field in (
+        ({"source": "elsewhere"}, "source"), ({"every_seconds": 1}, "every_seconds"), ({"concurrency": 99}, "concurrency"),
+        ({"names": ["../x"]}, "names"), ({"upstream_url": "http://x"}, "upstream_url"), ({"source": "arkvory"}, "upstream_url"),
+    ):  # fmt: skip
+        with pytest.raises(Invalid) as refused:
+            proxied.follow(**wrong)
+        assert refused.value.field == field, wrong
+    proxied.house.repository("all", kind="group", members=["files"])
+    with pytest.raises(NotAllowedHere):
+        proxied.follow("all")
+    with pytest.raises(NotFound):
+        proxied.show()
+    proxied.follow(enabled=False)
+    with pytest.raises(Conflict):
+        proxied.house.parts.mirrors.run(ADMIN, "files")
+    assert MirrorSettings().every_seconds == 3600
