@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 MIB = 1024 * 1024
+# A download budget below that keeps answers waiting for seconds.
+LEAST_RATE = 64 * 1024
 
 
 class SettingError(ValueError):
@@ -85,6 +87,13 @@ def _bytes(value: str) -> int:
     if number < 0:
         raise ValueError("expected a size of zero or more")
     return int(number * _UNITS[unit])
+
+
+def _rate(value: str) -> int:
+    rate = _bytes(value)
+    if rate < LEAST_RATE:
+        raise ValueError(f"expected at least {LEAST_RATE >> 10}K")
+    return rate
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -163,6 +172,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("pins", ("ARKVORY_PINS",), "auto", _pins,
             "`on`: cleanup spares what long downloads read, also on other machines; `auto`: where the blobs lie on a shared file system; or `off`"),
     Setting("pin_seconds", ("ARKVORY_PIN_SECONDS",), 60.0, _seconds, "age from which a download is pinned"),
+    Setting("download_bytes_per_second", ("ARKVORY_DOWNLOAD_BYTES_PER_SECOND",), None, _rate,
+            "most bytes that all processes together send in a second, shared out fairly among clients; empty: no limit"),
     Setting("cleanup_seconds", ("ARKVORY_CLEANUP_SECONDS",), 60.0, _seconds, "pause between two runs of the cleanup"),
     Setting("upload_lease_seconds", ("ARKVORY_UPLOAD_LEASE_SECONDS",), 120.0, _seconds, "age at which an upload of a dead process counts as abandoned"),
     Setting("upload_session_seconds", ("ARKVORY_UPLOAD_SESSION_SECONDS",), 3600.0, _seconds,
@@ -230,6 +241,7 @@ class Settings:
     blob_grace_seconds: float
     pins: str
     pin_seconds: float
+    download_bytes_per_second: int | None
     cleanup_seconds: float
     upload_lease_seconds: float
     upload_session_seconds: float

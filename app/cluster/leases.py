@@ -7,6 +7,7 @@ A job that ended leaves the row in its name for the rest of its interval, so tha
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from uuid import uuid4
 import gevent
 from sqlalchemy import text
 
-from app.cluster.loop import now
+from app.database.clock import now
 from app.database.engines import Database
 from app.errors import ArkvoryError
 
@@ -26,6 +27,11 @@ RENEW_SECONDS = 8.0
 ASK_SECONDS = 0.15
 # Of the interval, in which nobody begins again.
 RESTING = 0.9
+
+
+def short(key: str) -> str:
+    """For tables: keys of clients are of any length, and name addresses and users."""
+    return hashlib.sha256(key.encode()).hexdigest()[:24]
 
 
 class Leases:

@@ -10,7 +10,6 @@ What is heard goes to a `Listener`, the cache: it does what it does after a comm
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from sqlalchemy import Connection
 
 from app.cluster import mailbox, membership, probe
 from app.cluster.mailbox import Letter
+from app.database.clock import now
 from app.database.delays import Delays
 from app.database.engines import Database
 from app.database.outage import outage
@@ -35,11 +35,6 @@ OLDEST_POLL_SECONDS = 5.0
 OLDEST_PROBE_SECONDS = 6.0
 # A poll or a probe that takes longer has failed.
 LONGEST_TURN_SECONDS = 2.0
-
-
-def now() -> float:
-    """Seconds on a clock that goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Listener(Protocol):

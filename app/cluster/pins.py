@@ -24,11 +24,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import gevent
 from sqlalchemy import Connection, text
 
+from app.database.clock import now
 from app.database.engines import Database
 from app.database.locks import PIN_CLASS
 from app.database.outage import outage
 from app.database.pools import destroy
-from app.database.writelocks import Held, now
+from app.database.writelocks import Held
 from app.errors import ArkvoryError, LockLost, PinLost
 from app.storage import OpenBlob
 

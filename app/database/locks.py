@@ -33,6 +33,8 @@ ADMISSION = (INSTALLATION_CLASS, 2)
 MIGRATION = (INSTALLATION_CLASS, 3)
 # Nothing else is locked in its transactions (upload/shared_places.py).
 PLACES = (INSTALLATION_CLASS, 4)
+# Nor in these (cluster/shares.py).
+DOWNLOADS = (INSTALLATION_CLASS, 5)
 
 
 def repository_lock(repository_id: int) -> tuple[int, int]:

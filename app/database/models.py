@@ -735,3 +735,14 @@ pins = Table(
     Column("session_id", BigInteger, ForeignKey("arkvory_pin_sessions.id", ondelete="CASCADE"), primary_key=True),
     Index(None, "session_id"),
 )
+
+# What each process may send of the download budget, while its lease lasts; `hungry` are keys of clients.
+download_shares = Table(
+    "arkvory_download_shares",
+    metadata,
+    Column("holder", EXACT, primary_key=True),
+    Column("hungry", ARRAY(Text), nullable=False),
+    Column("calm", Double, nullable=False),
+    Column("granted", Double, nullable=False),
+    Column("until", DateTime(timezone=True), nullable=False),
+)

@@ -18,6 +18,7 @@ import gevent
 from gevent.lock import BoundedSemaphore
 from sqlalchemy import Connection, Engine, text
 
+from app.database.clock import now
 from app.database.locks import write_key
 from app.database.outage import outage
 from app.database.pools import Pool, database_errors, destroy
@@ -32,11 +33,6 @@ CHECK_SECONDS = 2.0
 # Of the beginning of the last good check, when the lock may no longer be believed in.
 OLDEST_CHECK_SECONDS = 5.0
 ASK_SECONDS = 0.25
-
-
-def now() -> float:
-    """Seconds on a clock that goes on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _answers(session: Connection) -> None:

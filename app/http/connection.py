@@ -16,6 +16,8 @@ from collections.abc import Callable
 import gevent
 from gevent import socket as gevent_sockets
 
+from app.http.pacing import Lane
+
 MIB = 1024 * 1024
 SMALL = 64 * 1024
 _HEAD_PIECE = 16 * 1024
@@ -35,7 +37,7 @@ class FileTooShort(OSError):
 class Connection:
     """One client's socket. `sent` counts bytes handed to the kernel since the caller last set it."""
 
-    __slots__ = ("_moved", "_plain", "buffer", "idle_seconds", "least_rate", "sent", "socket")
+    __slots__ = ("_moved", "_plain", "buffer", "idle_seconds", "lane", "least_rate", "sent", "socket")
 
     def __init__(self, socket: gevent_sockets.socket, idle_seconds: float, least_rate: int = 0) -> None:
         self.socket = socket
@@ -43,6 +45,8 @@ class Connection:
         self.least_rate = least_rate
         self.buffer = bytearray()
         self.sent = 0
+        # Where a budget is set, in which the present answer goes out.
+        self.lane: Lane | None = None
         self._moved = 0
         self._plain = not hasattr(socket, "vanish")
 
@@ -118,10 +122,13 @@ class Connection:
         self.socket.settimeout(self.idle_seconds)
         view = memoryview(data)
         while view:
+            allowed = len(view) if self.lane is None else self.lane.take(len(view))
             try:
-                count = self.socket.send(view)
+                count = self.socket.send(view[:allowed])
             except OSError as error:
                 raise _gone(error) from error
+            if count < allowed and self.lane is not None:
+                self.lane.give_back(allowed - count)
             self.sent += count
             view = view[count:]
             self._take_turns(count)
@@ -158,8 +165,10 @@ class Connection:
         while length:
             if check is not None:
                 check()
-            wanted = min(length, MIB)
+            wanted = min(length, MIB) if self.lane is None else self.lane.take(min(length, MIB))
             count = self._send_piece(out, fd, offset, wanted)
+            if count < wanted and self.lane is not None:
+                self.lane.give_back(wanted - count)
             offset += count
             length -= count
             self.sent += count

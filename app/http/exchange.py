@@ -110,8 +110,10 @@ class Exchange:
         result: Iterable[bytes] = ()
         try:
             result = application(self.environ, self.start_response)
+            self.connection.lane = self.environ.get("arkvory.lane")
             self._send(result)
         finally:
+            self.connection.lane = None
             for owner in (result, self.environ.get("arkvory.file")):
                 if (close := getattr(owner, "close", None)) is not None:
                     close()

@@ -28,6 +28,8 @@ def caller_of(house: Parts, environ: dict[str, Any]) -> Caller:
     found = Caller(_identity(house, environ), remote_address(environ))
     if found.identity is not None:
         note(environ, "user", found.identity.name)
+    if house.pacing is not None:
+        environ["arkvory.lane"] = house.pacing.lane(found.upload_key)
     return found
 
 

@@ -63,6 +63,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_mirror_done", "gauge", ("repository",), "files of a mirror that are here as its upstream has them"),
     ("arkvory_mirror_failed", "gauge", ("repository",), "files and lists of a mirror that failed several times"),
     ("arkvory_mirror_lag_seconds", "gauge", ("repository",), "since the last round that brought everything began, else since it was made"),
+    ("arkvory_download_share", "gauge", (), "bytes per second that the processes of this server may send; 0 where no budget is set"),
     ("arkvory_storage_owned", "gauge", (), "processes of this server that own the storage and may write"),
 )
 
@@ -143,6 +144,7 @@ def values_of(house: Parts) -> numbers.Rows:
         "arkvory_pins": [("", house.pins.count if house.pins else 0)],
         "arkvory_pins_lost_total": [("", house.pins.stopped if house.pins else 0)],
         **_of_mirrors(house),
+        "arkvory_download_share": [("", house.pacing.rate() if house.pacing else 0.0)],
         "arkvory_storage_owned": [("", float(house.ownership.held))],
     }
 

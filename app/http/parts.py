@@ -26,8 +26,10 @@ from app.cluster.loop import OLDEST_PROBE_SECONDS, Loop
 from app.cluster.ownership import Ownership, SingleOwnership
 from app.cluster.pins import Pins
 from app.cluster.schedule import Schedule
+from app.cluster.shares import Shares
 from app.cluster.sharing import SharedOwnership
 from app.database.engines import Database
+from app.http.pacing import Pacing
 from app.repository.blobs import Blobs
 from app.repository.cleanup import Cleanup
 from app.repository.completing import Completions
@@ -96,6 +98,9 @@ class Parts:
     editor: Editor
     # Null where an open file keeps its bytes.
     pins: Pins | None
+    # Null where no download budget is set; the shares of a cluster's processes too, on a single node.
+    pacing: Pacing | None
+    shares: Shares | None
     cleanup: Cleanup
     mirrors: Mirrors
     mirroring: Mirroring
@@ -138,6 +143,8 @@ def build_parts(settings: Settings) -> Parts:
     leases = Leases(database, label) if settings.cluster else None
     memberships = Memberships(database, cache)
     pins = _pins(settings, database, label)
+    budget = settings.download_bytes_per_second
+    shares = Shares(database, label, budget) if budget and settings.cluster else None
     reader = Reader(database, cache, snapshots, memberships, access, store, uses, pins)
     editor = Editor(database, transactions, access, blobs)
     deposits = Deposits(database, transactions, access, places, admission, store, blobs, sessions)
@@ -180,6 +187,8 @@ def build_parts(settings: Settings) -> Parts:
         listing=Listing(database, access),
         editor=editor,
         pins=pins,
+        pacing=Pacing(_rate(settings, shares)) if settings.download_bytes_per_second else None,
+        shares=shares,
         cleanup=Cleanup(
             settings, database, transactions, admission, blobs, store, multiparts, _unpinned_seconds(settings) if pins else 0.0
         ),
@@ -197,6 +206,10 @@ def _unpinned_seconds(settings: Settings) -> float:
     """A process of a cluster may open what lost its last path some seconds ago, and pins it before it is twice as old as it must be."""
     stale = max(OLDEST_PROBE_SECONDS, settings.unsynced_reads_seconds) if settings.cluster else 0.0
     return stale + 2 * settings.pin_seconds
+
+
+def _rate(settings: Settings, shares: Shares | None) -> Callable[[], float]:
+    return shares.rate if shares is not None else lambda: float(settings.download_bytes_per_second or 0)
 
 
 def _places(settings: Settings, database: Database, label: Callable[[], str]) -> Places:

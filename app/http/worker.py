@@ -3,7 +3,7 @@
 What happens to a request is in `handler.py` (the connection), `head.py` (what may pass), `body.py` (`wsgi.input`) and `exchange.py` (the
 answer). Beside the usual WSGI keys the application finds in its environment `RAW_URI` (the request target as it was sent),
 `arkvory.request_id`, `arkvory.client` (the client's address) and `arkvory.log`, a dict whose entries go into the access log's line;
-it may set `arkvory.file` to a `FileBody` that it returns as its iterable.
+it may set `arkvory.file` to a `FileBody` that it returns as its iterable, and `arkvory.lane` to the `Lane` in which the answer goes out.
 """
 
 from __future__ import annotations

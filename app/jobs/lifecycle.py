@@ -210,6 +210,8 @@ class Lifecycle:
         self._periodic.stop()
         if self._house.pins is not None:
             self._house.pins.stop()
+        if self._house.shares is not None:
+            self._house.shares.leave()
         self._leave()
         self._share()
         self._house.database.dispose()

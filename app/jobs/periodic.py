@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import gevent
 
+from app.cluster.shares import RENEW_SECONDS, Shares
 from app.database.outage import outage
 from app.errors import ArkvoryError
+from app.http.pacing import Pacing
 from app.http.parts import Parts
 from app.repository.uses import FLUSH_SECONDS
 
@@ -31,6 +34,8 @@ class PeriodicJobs:
             (PLACE_SECONDS, house.part_holds.renew),
             (FLUSH_SECONDS, house.uses.flush),
         ]
+        if house.shares is not None and house.pacing is not None:
+            self._jobs.append((RENEW_SECONDS, partial(_renew_share, house.shares, house.pacing)))
         self._greenlets: list[gevent.Greenlet] = []
 
     def add(self, seconds: float, job: Callable[[], None]) -> None:
@@ -43,6 +48,10 @@ class PeriodicJobs:
     def stop(self) -> None:
         """Ends each where it stands; transactions roll back."""
         gevent.killall(self._greenlets, timeout=5)
+
+
+def _renew_share(shares: Shares, pacing: Pacing) -> None:
+    shares.renew(pacing.report())
 
 
 def _every(seconds: float, job: Callable[[], None]) -> None:

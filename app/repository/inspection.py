@@ -17,7 +17,8 @@ from app.cache.store import Cache
 from app.cache.view import NO_EPOCHS, Epochs
 from app.cluster import inspection
 from app.cluster.inspection import DeadLetters, Instance, Lease
-from app.cluster.loop import Loop, now
+from app.cluster.loop import Loop
+from app.database.clock import now
 from app.database.engines import Database
 
 

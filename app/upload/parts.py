@@ -20,7 +20,7 @@ import gevent
 from sqlalchemy import Connection, text
 
 from app.cache.changes import Transaction, Transactions
-from app.cluster.loop import now
+from app.database.clock import now
 from app.database.locks import Step
 from app.errors import ArkvoryError, TooManyUploads, UploadClosed, UploadGivenUp
 from app.storage import BlobStore, Incoming

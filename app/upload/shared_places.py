@@ -8,7 +8,6 @@ lock nor connection. Those of dead processes come free by themselves.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from uuid import uuid4
 import gevent
 from sqlalchemy import text
 
+from app.cluster.leases import short
 from app.database.engines import Database
 from app.database.locks import PLACES
 from app.errors import ArkvoryError
@@ -43,7 +43,7 @@ class SharedPlaces(Places):
         """Hold a place. Raises TooManyUploads when none came free in time, and DatabaseAway."""
         deadline = time.monotonic() + self._wait_seconds
         with super().take(key):
-            holder = f"{uuid4().hex[:12]} {_short(key)} {self._label()}"
+            holder = f"{uuid4().hex[:12]} {short(key)} {self._label()}"
             self._taken[holder] = self._wait_for_one(holder, deadline)
             try:
                 yield
@@ -97,8 +97,3 @@ class SharedPlaces(Places):
                 )
         except ArkvoryError as error:
             log.warning("%s is left to come free by itself: %s", name, error)
-
-
-def _short(key: str) -> str:
-    """Keys are of any length, and name addresses and users."""
-    return hashlib.sha256(key.encode()).hexdigest()[:24]

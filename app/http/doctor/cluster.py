@@ -11,9 +11,10 @@ from sqlalchemy.exc import DBAPIError
 
 from app.cluster import inspection
 from app.cluster.inspection import Instance
-from app.cluster.loop import OLDEST_POLL_SECONDS, OLDEST_PROBE_SECONDS, Loop, now
+from app.cluster.loop import OLDEST_POLL_SECONDS, OLDEST_PROBE_SECONDS, Loop
 from app.cluster.mailbox import SILENT_SECONDS
 from app.cluster.membership import HEARTBEAT_SECONDS
+from app.database.clock import now
 from app.database.engines import Database
 from app.errors import ArkvoryError
 from app.http.doctor.database import MOST_SHOWN, has_tables, run_check
