@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import requests
+
+from tests.support.warm import Started, warm
 
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 60.0
@@ -42,7 +43,7 @@ class Server:
     database_url: str | None = field(default=None, repr=False)
     password: str = "correct-horse-battery"
     port: int = field(default_factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
+    process: Started | None = None
     _log_began: int = 0
     configuration: str = "config/gunicorn.py"
 
@@ -74,11 +75,7 @@ class Server:
     def start(self, ready: bool = True) -> Server:
         """Start it and (if `ready`) wait until it says that it is ready."""
         self._log_began = len(self.log())
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gunicorn", "-c", self.configuration, "wsgi:app"],
-            cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL,
-            stdout=self._log_file(), stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+        self.process = warm.start(["-c", self.configuration, "wsgi:app"], self._environment(), self._log_file())
         if ready:
             self.wait_until_ready()
         return self
