@@ -153,6 +153,8 @@ class Fetch:
 
     def __init__(self, order: Order) -> None:
         self.order = order
+        # Somebody waits for it who does not come back for the rest.
+        self.shared = False
         self.asked_at = time.time()
         self._head: AsyncResult = AsyncResult()
         self._end: AsyncResult = AsyncResult()
@@ -375,6 +377,7 @@ class Fetches:
         if fetch is None:
             fetch = self._running[key] = Fetch(order)
             gevent.spawn(self._run, key, fetch)
+        fetch.shared |= order.kept is None
         return fetch
 
     def _run(self, key: Any, fetch: Fetch) -> None:
@@ -727,7 +730,7 @@ class Fetches:
         # A copy is better than a new file that breaks off, and what is held must not leave.
         may_begin = found.copy is None and found.reason is None and not fetched.plan.whole and fetched.plan.remade is None
         try:
-            for piece in self._coming(fetched, receiver):
+            for piece in self._coming(fetch, fetched, receiver):
                 receiver.feed(piece)
                 if may_begin and not fetch.begun and (answer.size or receiver.size) > SMALL:
                     fetch.begin(fetched.head, receiver)
@@ -748,12 +751,12 @@ class Fetches:
             return session.receiver(expected, always=always, when_small=("md5", "sha1"))
         return coming.parts.receiver(session, coming.begun, fetched.answer, expected, always)
 
-    def _coming(self, fetched: _Fetched, receiver: Receiver) -> Iterator[bytes]:
+    def _coming(self, fetch: Fetch, fetched: _Fetched, receiver: Receiver) -> Iterator[bytes]:
         coming, found = fetched.coming, fetched.found
         if coming is None or not fetched.in_parts:
             return self._pieces(fetched)
         more = functools.partial(self._client.more, found.upstream, line=coming.line)
-        return coming.parts.pieces(fetched.answer, fetched.wanted, receiver, more)
+        return coming.parts.pieces(fetched.answer, fetched.wanted, receiver, more, lambda: fetch.shared)
 
     def lacks_room(self, order: Order) -> bool:
         """Whether there was none for it lately, so that it is not tried again just now."""

@@ -103,15 +103,18 @@ class Parts:
         receiver.announce(answer.part.total - begun.received)
         return receiver
 
-    def pieces(self, answer: Answer, wanted: Wanted, receiver: Receiver, more: More) -> Iterator[bytes]:
-        """The bytes of the part that `answer` is, and of all that follow. Raises UpstreamFailed, and Later when no more are wanted."""
+    def pieces(
+        self, answer: Answer, wanted: Wanted, receiver: Receiver, more: More, wanted_by_others: Callable[[], bool] = lambda: False
+    ) -> Iterator[bytes]:
+        """The bytes of the part that `answer` is, and of all that follow. Raises UpstreamFailed, and Later when nobody wants more."""
         assert answer.part is not None
         total, validator = answer.part.total, answer.strong_etag
         yield from _read(answer)
         while receiver.size < (total or 0):
             receiver.flush()
             self.sessions.note(receiver.reservation, receiver.size)
-            self.kept.require_wanted()
+            if not wanted_by_others():
+                self.kept.require_wanted()
             begun = Begun(None, validator, receiver.size)
             with more(self.wanted(replace(wanted, etag=None, last_modified=None), begun)) as answer:
                 if answer.part is None or answer.part.total != total or not self.fits(answer, begun):

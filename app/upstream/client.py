@@ -112,9 +112,8 @@ class Answer:
         self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS) if coding in {"gzip", "x-gzip"} else None
         if self._decoder is None and coding not in {"identity", ""} and response.status == 200:
             raise UpstreamFailed(f"the upstream sends its answer in the coding {coding!r}, which nobody asked for")
-        self.part = _part(response) if response.status == 206 else None
-        if self.part is not None and coding not in {"identity", ""}:
-            raise UpstreamUnfit(f"the upstream sends parts in the coding {coding!r}, which nobody asked for")
+        # Of what is encoded nobody can tell which bytes they are.
+        self.part = _part(response) if response.status == 206 and coding in {"identity", ""} else None
 
     @property
     def unchanged(self) -> bool:
@@ -131,8 +130,8 @@ class Answer:
 
     @property
     def unsatisfied(self) -> bool:
-        """There are no such bytes."""
-        return self._response.status == 416
+        """There are no such bytes, or nobody can tell which ones these are."""
+        return self._response.status == 416 or (self._response.status == 206 and self.part is None)
 
     @property
     def size(self) -> int | None:
@@ -551,14 +550,14 @@ def _length(response: urllib3.BaseHTTPResponse) -> int | None:
     return None
 
 
-def _part(response: urllib3.BaseHTTPResponse) -> Part:
-    """Raises UpstreamUnfit for what does not say which bytes it has (RFC 9110, 14.4)."""
+def _part(response: urllib3.BaseHTTPResponse) -> Part | None:
+    """Null for what does not say which bytes it has (RFC 9110, 14.4)."""
     found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if found is not None:
         first, last, total = (None if each == "*" else int(each) for each in found.groups())
         if first is not None and last is not None and first <= last and (total is None or last < total):
             return Part(first, last, total)
-    raise UpstreamUnfit("the upstream sends a part, and does not say of what")
+    return None
 
 
 def _short(value: str | None) -> str | None:

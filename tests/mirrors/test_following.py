@@ -266,3 +266,29 @@ def test_settings_that_cannot_be_are_refused(proxied: Following) -> None:
     with pytest.raises(Conflict):
         proxied.house.parts.mirrors.run(ADMIN, "files")
     assert MirrorSettings().every_seconds == 3600
+
+
+def test_a_list_that_is_not_there_is_an_error_and_not_the_end_of_all_that_it_named(proxied: Following, upstream: FakeUpstream) -> None:
+    serve(upstream, TREE)
+    proxied.follow()
+    assert proxied.run().state == "complete"
+    upstream.put("/", status=404)
+    after = proxied.run()
+    assert after.state == "incomplete" and "lists no folder" in after.errors[-1]["message"]
+    assert set(proxied.states().values()) == {"done"}
+
+
+def test_another_upstream_is_followed_from_its_own_beginning(following: Following, upstream: FakeUpstream) -> None:
+    """Though its files have the same names, and never change."""
+    path = "org/acme/lib/1.0/lib-1.0.pom"
+    bodies = {f"/{where}/{path}": f"<project><!-- {where} --></project>".encode() for where in ("one", "two")}
+    for where, body in bodies.items():
+        upstream.put(where, body)
+    house = following.house
+    house.repository("mvn", format="maven", kind="proxy", upstream_url=f"{upstream.url}/one")
+    following.follow("mvn", names=["org.acme:lib:1.0"])
+    for where in ("one", "two"):
+        house.change("mvn", upstream_url=f"{upstream.url}/{where}")
+        assert following.run("mvn").state == "complete"
+        digest = house.value("select b.digest from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.path = :path", path=path)
+        assert digest == hashlib.sha256(bodies[f"/{where}/{path}"]).hexdigest()

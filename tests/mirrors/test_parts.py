@@ -165,6 +165,37 @@ def test_of_an_empty_file_there_are_no_parts(proxied: Following, upstream: FakeU
     assert proxied.house.read("big") == b""
 
 
+def test_a_client_that_waits_for_it_gets_all_of_it_though_the_mirror_ends(proxied: Following, upstream: FakeUpstream) -> None:
+    source = Ranged(upstream, LARGE)
+    source.after = 2
+    proxied.begin()
+    eventually(lambda: len(source.asked) == 3)
+    found = find(proxied.house, "big", whole=False)
+    assert found.coming is not None
+    proxied.stop()
+    source.after = 10**9
+    source.gate.set()
+    assert sha256(b"".join(found.coming.pieces(0, None))) == sha256(LARGE)
+    found.coming.close()
+
+
+def test_parts_that_nobody_can_use_are_asked_for_as_a_whole(proxied: Following, upstream: FakeUpstream) -> None:
+    """Encoded, or not saying which bytes they are."""
+    for headers in ({"Content-Encoding": "gzip", "Content-Range": "bytes 0-4/5"}, {"Content-Range": "bytes of something"}, {}):
+        Ranged(upstream, b"whole")
+
+        def answer(asked: Any, headers: dict[str, str] = headers) -> None:
+            ranged = "range" in asked.headers
+            upstream.put("/big", b"wrong" if ranged else b"whole", status=206 if ranged else 200, headers=headers if ranged else {})
+
+        upstream.arrived = answer
+        assert proxied.run().state == "complete"
+        upstream.arrived = lambda asked: None
+        upstream.put("/big", b"whole")
+        assert proxied.house.read("big") == b"whole"
+        proxied.house.rows("delete from arkvory_artifacts")
+
+
 def test_clients_who_come_meanwhile_are_fed_from_what_arrives(proxied: Following, upstream: FakeUpstream) -> None:
     source = Ranged(upstream, LARGE)
     source.after = 2

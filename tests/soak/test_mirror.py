@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -13,7 +14,7 @@ import sqlalchemy
 from sqlalchemy.pool import NullPool
 
 from app.repository.parts import PART
-from tests.conftest import MakeServer
+from tests.conftest import MakeCluster, MakeServer
 from tests.support.server import Server
 from tests.support.warehouse import Goods, Warehouse
 
@@ -99,3 +100,35 @@ def memory(server: Server) -> int:
         return max(each.memory_info().rss for each in workers)
     except (psutil.Error, ValueError):
         return 0
+
+
+def test_another_process_of_the_cluster_goes_on_when_the_one_that_ran_it_is_killed(make_cluster: MakeCluster) -> None:
+    """The files of the killed one are asked for once more at most, within them by parts; the job's lease tells who is next."""
+    source = Warehouse(Goods(400, FILES, small=4_000, long={7: 6 * PART + 12_345, 300: 3 * PART}))
+    source.start()
+    cluster = make_cluster(masters=2, workers=1, ARKVORY_UPLOAD_LEASE_SECONDS="10")
+    first, second = cluster
+    first.repository("py", "pypi", kind="proxy", upstream_url=f"{source.url}/simple", settings={"mutable_ttl": 3600})
+    assert first.request("PUT", "/api/v1/repositories/py/mirror", json={"concurrency": CONCURRENCY}).status_code == 201
+    wait_until(lambda: mirror(first)["counts"].get("done", 0) > 50, 120)
+    jobs = first.get("/api/v1/jobs").json()["items"]
+    (runner,) = [each["runner"] for each in jobs if each["name"].startswith("mirror/")]
+    victim, other = (first, second) if runner.startswith("vm1") else (second, first)
+    kill(victim)
+    database = str(cluster.database_url)
+    here = {name: source.asked_for[f"/f/{name}"] for name in stored(database)}
+    wait_until(lambda: mirror(other)["state"] == "complete", 600)
+    assert len(stored(database)) == source.goods.count
+    assert {name: source.asked_for[f"/f/{name}"] for name in here} == here
+    size = sum(len(source.goods.body(project, number)) for project in range(source.goods.projects) for number in range(FILES))
+    sent = sum(count for path, count in source.sent.items() if path.startswith("/f/"))
+    print(f"\n{sent - size} bytes of {size} were sent again")
+    assert 0 <= sent - size <= CONCURRENCY * PART
+    source.stop()
+
+
+def wait_until(true: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)

@@ -48,7 +48,7 @@ def items(trail: Trail, cursor: str) -> Iterator[Item]:
     if document is None:
         raise UpstreamUnfit("what the upstream answers is no list of artifacts of an Arkvory")
     for each in document["items"]:
-        item = _item(trail.snapshot.format, each)
+        item = _item(trail.snapshot.format, base + FORMATS[trail.snapshot.format].file_address(repository), each)
         if item is not None and trail.wants(item.path):
             yield item
     if document.get("next"):
@@ -66,8 +66,8 @@ def _parsed(body: bytes) -> Any:
     return document if isinstance(document, dict) and isinstance(document.get("items"), list) else None
 
 
-def _item(format_name: str, told: Any) -> Item | None:
-    """Null for what cannot be had (it is held), or kept."""
+def _item(format_name: str, address: str, told: Any) -> Item | None:
+    """Below that address. Null for what cannot be had (it is held), or kept."""
     if not isinstance(told, dict) or told.get("quarantine") is not None:
         return None
     path, size, sha256 = told.get("path"), told.get("size"), told.get("sha256")
@@ -78,5 +78,5 @@ def _item(format_name: str, told: Any) -> Item | None:
     if not isinstance(path, str) or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
         return None
     length = size if isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 2**63 else None
-    address = quote(FORMATS[format_name].files + path, safe=_AS_IT_IS)
-    return Item(FILE, path, length, f"sha256:{sha256}", address, is_fixed(format_name, path))
+    where = address + quote(path, safe=_AS_IT_IS)
+    return Item(FILE, path, length, f"sha256:{sha256}", where, is_fixed(format_name, path))

@@ -104,10 +104,11 @@ class Mirroring:
             row = connection.execute(_BEGIN, {"id": mirror_id, "runner": runner}).first()
             if row is None:
                 return None
+            roots = [arkvory.ROOT] if row.source == ARKVORY else list(guide.roots(row.names))
             if row.fresh:
-                roots = [arkvory.ROOT] if row.source == ARKVORY else guide.roots(row.names)
-                WorkList(self._database, row.id, row.repository_id, row.round).add_in(connection, list(roots))
-        begun = Begun(row.id, row.repository_id, runner, row.round, row.revision, row.concurrency, row.pause, tuple(row.errors))
+                WorkList(self._database, row.id, row.repository_id, row.round).add_in(connection, roots)
+        known = frozenset((each.kind, each.path) for each in roots if each.kind == LIST)
+        begun = Begun(row.id, row.repository_id, runner, row.round, row.revision, row.concurrency, row.pause, tuple(row.errors), known)
         return row, begun
 
     def _steps(self, row: Any, repository: Repositories, guide: Guide) -> _Steps:

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -63,7 +63,7 @@ HELD_SECONDS = 10.0
 LAST_SECONDS = 3.0
 # Of the time that may go into counting.
 COUNTING = 0.05
-_MORE_SKIPPED = Forbidden, Conflict, Blocked
+_SKIPPED = Forbidden, Conflict, Blocked
 _CUTS = CapacitySpent, DatabaseAway, NotOwner, ReadOnly, RepositoryOffline, RepositoryMaintenance
 
 
@@ -84,8 +84,8 @@ class Steps(Protocol):
 
     def copy(self, work: Work, kept: Kept) -> Copied: ...
 
-    def items(self, path: str) -> Any:
-        """What a list names, an iterator."""
+    def items(self, path: str) -> Iterator[Item]:
+        """What a list names."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,8 @@ class Begun:
     # Seconds for which the upstream wants to be left alone still.
     pause: float
     errors: tuple[Mapping[str, Any], ...]
+    # Lists that a round begins with, by kind and path: one that is not there is an error, and not the end of what it named.
+    roots: frozenset[tuple[str, str]]
 
 
 class Cut(Exception):
@@ -155,7 +157,7 @@ class Run:
         self._steps = steps
         self._alone = alone
         self._pool = Pool(begun.concurrency)
-        self._under_way: dict[tuple[str, str], float] = {}
+        self._under_way: set[tuple[str, str]] = set()
         self._waiting: deque[Work] = deque()
         self._changed = Event()
         self._cut: Cut | None = None
@@ -225,11 +227,11 @@ class Run:
 
     def _next(self) -> Work | None:
         if not self._waiting:
-            self._waiting.extend(self._work.due(TAKEN, self._under_way.keys()))
+            self._waiting.extend(self._work.due(TAKEN, self._under_way))
         return self._waiting.popleft() if self._waiting else None
 
     def _begin(self, work: Work) -> None:
-        self._under_way[work.item.kind, work.item.path] = time.monotonic()
+        self._under_way.add((work.item.kind, work.item.path))
         self._pool.spawn(self._do, work)
 
     def _do(self, work: Work) -> None:
@@ -250,7 +252,7 @@ class Run:
             log.exception("a mirror's %s %r broke off", work.item.kind, work.item.path)
             self._settle_quietly(work, f"a fault of the program: {error!r}")
         finally:
-            del self._under_way[work.item.kind, work.item.path]
+            self._under_way.discard((work.item.kind, work.item.path))
             self._changed.set()
 
     def _read(self, item: Item) -> None:
@@ -296,11 +298,11 @@ class Run:
         elif isinstance(error, TooManyUploads):
             # Whoever held what has arrived of it is perhaps dead, and not taken for that yet.
             self._work.put_off(item, HELD_SECONDS, attempts=work.attempts, error=error.message)
-        elif isinstance(error, _MORE_SKIPPED):
+        elif isinstance(error, _SKIPPED):
             self._work.settle(item, "skipped", error.message)
-        elif isinstance(error, NotFound):
+        elif isinstance(error, NotFound) and (item.kind, item.path) not in self._begun.roots:
             self._work.settle(item, "gone", error.message)
-        elif isinstance(error, Invalid | TooLarge) or work.attempts + 1 >= MOST_ATTEMPTS:
+        elif isinstance(error, Invalid | NotFound | TooLarge) or work.attempts + 1 >= MOST_ATTEMPTS:
             self.tally.failed(item, error.message)
             self._work.settle(item, "failed", error.message)
             self._failed(error)
@@ -313,7 +315,8 @@ class Run:
         """The upstream, or its breaker, wants to be left alone: that is nobody's attempt."""
         self._work.put_off(work.item, 0.0, attempts=work.attempts, error=error.message)
         now, until = time.monotonic(), time.monotonic() + error.retry_after
-        self._pauses += self._paused_until <= now
+        # While others are at it, it may be they who have all the connections.
+        self._pauses += self._paused_until <= now and len(self._under_way) == 1
         self._paused_until = max(self._paused_until, until)
         if error.retry_after > LONGEST_PAUSE_SECONDS or self._pauses > MOST_PAUSES:
             self._end_with(Cut("failed", error.message, float(error.retry_after)))

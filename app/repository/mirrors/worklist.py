@@ -177,7 +177,10 @@ _ADD = text(
     "lasting = excluded.lasting, attempts = 0, error = null, next_try_at = now(), size = excluded.size, "
     "state = case when i.kind = 'file' and i.state = 'done' "
     "and (excluded.digest = i.digest or excluded.digest = 'sha256:' || i.sha256 or (excluded.digest is null and excluded.lasting)) "
-    "and exists (select 1 from arkvory_artifacts a where a.repository_id = :repository and a.path = excluded.path) "
+    # A proxy's copy of another upstream is none of this one.
+    "and exists (select 1 from arkvory_artifacts a join arkvory_repositories r on r.id = a.repository_id "
+    "left join arkvory_freshness f on f.artifact_id = a.id where a.repository_id = :repository and a.path = excluded.path "
+    "and coalesce(f.source = r.upstream_url, true)) "
     "then 'done' else 'todo' end where i.round < excluded.round"
 )
 _DUE = text(
