@@ -65,7 +65,8 @@ def stored(server: Server, repository: str) -> set[str]:
 
 
 def test_a_proxy_and_a_hosted_repository_follow_pypiserver(server: Server, pypiserver: PypiServer) -> None:
-    files = {"req-1.0-py3-none-any.whl": wheel("req", "1.0"), "req-2.0.tar.gz": sdist("req", "2.0"), "other-1.0.tar.gz": sdist("other", "1.0")}
+    files = {"req-1.0-py3-none-any.whl": wheel("req", "1.0")}
+    files |= {f"{name}-{version}.tar.gz": sdist(name, version) for name, version in (("req", "2.0"), ("other", "1.0"))}
     for name, body in files.items():
         (pypiserver.folder / "packages" / name).write_bytes(body)
     url = f"http://127.0.0.1:{pypiserver.port}/simple"

@@ -290,5 +290,5 @@ def test_another_upstream_is_followed_from_its_own_beginning(following: Followin
     for where in ("one", "two"):
         house.change("mvn", upstream_url=f"{upstream.url}/{where}")
         assert following.run("mvn").state == "complete"
-        digest = house.value("select b.digest from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.path = :path", path=path)
-        assert digest == hashlib.sha256(bodies[f"/{where}/{path}"]).hexdigest()
+        copies = "select b.digest from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.path = :path"
+        assert house.value(copies, path=path) == hashlib.sha256(bodies[f"/{where}/{path}"]).hexdigest()
