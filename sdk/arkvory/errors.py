@@ -250,6 +250,14 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ArkvoryErro
     return made
 
 
+def named(code: str, detail: str) -> Refused | None:
+    """The error that has this code of the server's; null where it is none that has a class of its own."""
+    kind = _BY_CODE.get(code)
+    if kind is None:
+        return None
+    return kind(detail, status=next((status for status, of in _BY_STATUS.items() if issubclass(kind, of)), 0), code=code)
+
+
 def seconds_of(retry_after: str | None, date: str | None) -> float | None:
     """Seconds that Retry-After asks for, null where it says nothing (RFC 9110, 10.2.3). Dates are compared with the server's own clock."""
     told = (retry_after or "").strip()

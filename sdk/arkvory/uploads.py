@@ -21,8 +21,10 @@ from typing import IO, Any
 from arkvory import paths, state
 from arkvory.documents import Uploaded
 from arkvory.errors import (
+    ArkvoryError,
     Conflict,
     DigestMismatch,
+    LocalFile,
     NotAllowedHere,
     NotArkvory,
     NotFound,
@@ -31,6 +33,7 @@ from arkvory.errors import (
     TimedOut,
     UploadFailed,
     UploadUnknown,
+    named,
     seconds_of,
 )
 from arkvory.files import Digests, Section, Source, hashed
@@ -46,6 +49,8 @@ MOST_PARTS = 1000
 _POLL_SECONDS, _LONGEST_POLL = 1.0, 30.0
 _LONGEST_COMPLETION = 3600.0
 _ROUNDS = 4
+# Somebody else with the same file was faster, or parts are missing after all: what the upload is now tells.
+_LOOK_AGAIN = frozenset({"upload_closed", "upload_incomplete"})
 
 
 @dataclass(frozen=True)
@@ -263,12 +268,21 @@ class _Parts:
         if upload["state"] != "open":
             return upload
         id = str(upload["id"])
-        # Somebody else with the same file was faster, or parts are missing after all: what it is now tells.
-        with contextlib.suppress(Conflict):
+        try:
             self._send_missing(upload, memory.digests)
             self._tally.checking()
             self._complete(id, memory)
+        except (Conflict, PreconditionFailed, LocalFile) as error:
+            if error.code not in _LOOK_AGAIN:
+                self._cancel(id, memory)
+                raise
         return self._get(id)
+
+    def _cancel(self, id: str, memory: _Memory) -> None:
+        """What was sent is of no use to anybody: its room is given back."""
+        memory.forget()
+        with contextlib.suppress(ArkvoryError):
+            self._means.transport.send(Asked("DELETE", self._address(id), once=True))
 
     def _complete(self, id: str, memory: _Memory) -> None:
         key = {"Idempotency-Key": f"{memory.key}-complete"}
@@ -297,7 +311,7 @@ class _Parts:
         if upload["state"] == "published" and artifact.get("sha256", digest) == digest:
             return
         memory.forget()
-        raise UploadFailed(f"the server could not publish {self._wish.path!r}: {_reason(upload)}; the same call again begins anew")
+        raise _failure(upload) or UploadFailed(f"the server could not publish {self._wish.path!r}: {_reason(upload)}; try again")
 
     def _known(self, memory: _Memory) -> dict[str, Any] | None:
         """The upload that an earlier client began; null where there is none to go on with."""
@@ -403,6 +417,12 @@ class _Parts:
         if not isinstance(found, dict) or not found.keys() >= set(fields):
             raise NotArkvory(f"{self._means.transport.address.url} answers {asked.method} {asked.path} with another document than expected")
         return found
+
+
+def _failure(upload: dict[str, Any]) -> Refused | None:
+    """What the server found when it had answered already, as the error that it would have been; null where that has no name."""
+    error = upload.get("error")
+    return named(str(error.get("code")), str(error.get("detail"))) if isinstance(error, dict) else None
 
 
 def _reason(upload: dict[str, Any]) -> str:

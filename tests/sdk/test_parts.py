@@ -196,6 +196,25 @@ def test_a_file_that_is_written_meanwhile_is_not_published(
     with pytest.raises(LocalFile, match="changed while it was sent"):
         new_client(road.url, parallel=1, **PARTS).upload(file, repository)
     assert server.get(f"/raw/{repository}/large.bin").status_code == 404
+    assert server.get(road.passed[-1].target).status_code == 404, "its room is given back"
+    assert road.passed[-1].method == "DELETE" and remembered(tmp_path) == []
+
+
+def test_what_the_server_finds_afterwards_is_the_error_that_it_would_have_been(
+    new_client: NewClient, road: Road, server: Server, repository: str, tmp_path: Path
+) -> None:
+    """The answer was 202; somebody else was faster."""
+
+    def fate(asked: Passed) -> Fate | None:
+        if is_completion(asked):
+            server.put(f"/raw/{repository}/large.bin", b"another's")
+        return None
+
+    road.fate = fate
+    with pytest.raises(PreconditionFailed) as told:
+        new_client(road.url, **PARTS).upload(source(tmp_path, LARGE), repository, only_new=True)
+    assert told.value.status == 412 and server.get(f"/raw/{repository}/large.bin").content == b"another's"
+    assert remembered(tmp_path) == []
 
 
 def test_what_was_published_before_and_replaced_since_is_sent_again(
