@@ -81,6 +81,8 @@ def download(means: Means, address: str, name: str, target: Path) -> Downloaded:
 
     Raises ArkvoryError; what was fetched stays beside the target for the next call.
     """
+    if target.is_dir():
+        raise LocalFile(f"{target} is a folder: a file cannot take its place")
     _make_folder(target.parent)
     with _locked(paths.part_of(target)):
         return _Download(means, address, name, target).run()

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,21 +34,22 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def write(file: Path, content: Any) -> None:
-    """Whole or not at all, for its owner alone."""
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name[:100])
-    try:
-        with os.fdopen(descriptor, "w") as new:
-            json.dump(content, new)
-        Path(temporary).replace(file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
+    """Whole or not at all, for its owner alone. What a killed one left half written, the next one or `remove` takes away."""
+    _new(file).unlink(missing_ok=True)
+    descriptor = os.open(_new(file), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as new:
+        json.dump(content, new)
+    _new(file).replace(file)
 
 
 def remove(file: Path) -> None:
-    with contextlib.suppress(OSError):
-        file.unlink()
+    for each in (file, _new(file)):
+        with contextlib.suppress(OSError):
+            each.unlink()
+
+
+def _new(file: Path) -> Path:
+    return file.with_name(file.name + ".new")
 
 
 class Uploads:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import configparser
+import stat
 import sys
+from pathlib import Path
 
 import arkvory
 from tests.support.server import ROOT
@@ -47,3 +49,15 @@ def test_the_tree_of_errors_names_every_class() -> None:
 
     classes = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)}
     assert {name for name in classes if name not in str(errors.__doc__)} == set()
+
+
+def test_what_is_remembered_is_whole_and_its_owners_alone(tmp_path: Path) -> None:
+    from arkvory import state
+
+    file = tmp_path / "state.json"
+    (tmp_path / "state.json.new").write_text('{"half": ')
+    state.write(file, {"whole": 1})
+    assert state.read(file) == {"whole": 1} and stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+    state.remove(file)
+    assert state.read(file) == {} and list(tmp_path.iterdir()) == []

@@ -90,8 +90,10 @@ def token(server: Server) -> str:
 
 
 def command(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Ctrl-C interrupts it whatever the tests themselves were started by."""
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from arkvory.ctl import main; main()"
     return subprocess.Popen(
-        [sys.executable, "-m", "arkvory", *arguments], cwd=folder, env=environment(folder), stdin=subprocess.DEVNULL,
+        [sys.executable, "-c", code, *arguments], cwd=folder, env=environment(folder), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
