@@ -42,7 +42,7 @@ from app.repository.reading import (
     Told,
     check_online,
 )
-from app.repository.withholding import keeps_out
+from app.repository.withholding import keeps_out, require_path
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class _Outcomes:
     @property
     def error(self) -> NotFound | Unavailable | None:
         """A member that could not answer may have it. Null: nobody said anything."""
-        return next(map(_soon, self.failed.values()), None) or self.absent
+        return next((_soon(*each) for each in self.failed.items()), None) or self.absent
 
 
 class Group:
@@ -325,6 +325,8 @@ class Group:
         for member in entry.members:
             try:
                 check_online(member)
+                # Of what a proxy's rules leave out its upstream hears nothing, and it need not be able to answer.
+                require_path(member, ask.path)
                 if member.kind in self._reader.sources and made_of:
                     judged = self._reader.judged_member(entry.judged, member)
                     index = replace(ask, member=member.id, path=made_of, spelling="", of=ask.path)
@@ -412,10 +414,11 @@ def _shields(format_name: str, membership: Membership, package: str) -> bool:
     return policy == SHIELD and not any(fnmatch.fnmatchcase(package, each) for each in membership.merged_names)
 
 
-def _soon(error: Unavailable) -> Unavailable:
-    """The same for a client of the group; the error itself may be others' too."""
-    told = type(error).__new__(type(error), error.message)
-    told.__dict__.update(error.__dict__, retry_after=min(error.retry_after, SOON))
+def _soon(member: str, error: Unavailable) -> Unavailable:
+    """The same for a client of the group, which has not asked for the member by its name; the error itself may be others' too."""
+    named = isinstance(error, RepositoryOffline | RepositoryMaintenance)
+    told = type(error).__new__(type(error), error.message if named else f"member {member!r} cannot answer: {error.message}")
+    told.__dict__.update(error.__dict__, message=told.args[0], retry_after=min(error.retry_after, SOON))
     return told
 
 

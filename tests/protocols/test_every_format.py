@@ -204,6 +204,7 @@ def test_x_3_only_absence_is_remembered(make_shop: MakeShop, ware: Ware) -> None
             with shop.failing(failure):
                 cold = shop.ask(ware.file, name)
             assert cold.status_code in {429, 502, 503, 504} and int(cold.headers["Retry-After"]) > 0, (failure, name, cold.text)
+            assert ("member 'theirs' cannot answer: the upstream" in cold.text.replace("\\u0027", "'")) == (name == "all")
             assert shop.ask(ware.file, name).data == ware.body, (failure, name)
             with shop.failing(failure):
                 assert shop.ask(ware.file, name).data == ware.body, (failure, name)
@@ -245,6 +246,23 @@ def test_x_9_credentials_stay_at_home_when_a_file_lies_elsewhere(make_shop: Make
         assert "dTpw" not in str(elsewhere.asked)
     finally:
         elsewhere.stop()
+
+
+@each_format
+def test_of_what_its_rules_leave_out_an_upstream_hears_nothing(make_shop: MakeShop, ware: Ware) -> None:
+    """Names may be private, and an upstream that is away cannot have it either: the group says that it is absent."""
+    shop = make_shop(ware)
+    shop.change("theirs", public=True, settings={"block": ["*"]})
+    ware.put(shop.upstream)
+    shop.upstream.asked.clear()
+    for name in ("all", "theirs"):
+        for address in ware.addresses:
+            assert shop.ask(address, name).status_code == 404 or ware.format == "raw", (name, address)
+    assert not shop.upstream.asked
+    shop.upstream.stop()
+    assert shop.ask(ware.file).status_code == 404
+    assert shop.ask(ware.index).status_code == (200 if ware.format == "raw" else 404)
+    shop.upstream.start()
 
 
 # Documents of a group (C9, DESIGN 6)

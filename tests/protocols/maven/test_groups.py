@@ -306,6 +306,20 @@ def test_versions_are_those_of_members_and_upstream_whatever_the_upstream_does(p
     assert proxied.read("org/acme/none/maven-metadata.xml").status_code == 502
 
 
+def test_snapshots_are_deployed_through_a_group_whatever_becomes_of_an_upstream_of_releases(proxied: Room, upstream: FakeUpstream) -> None:
+    """mvn reads the metadata of a snapshot before it deploys one; of one that the proxy's policy leaves out its upstream need not tell."""
+    upstream.stop()
+    at = f"{SNAPSHOT}/maven-metadata.xml"
+    answer = proxied.read(at)
+    assert (answer.status_code, answer.text[:60]) == (502, "member 'there' cannot answer: the upstream cannot be reached:"[:60])
+    proxied.change("there", settings={"version_policy": "release"})
+    assert proxied.read(at).status_code == 404
+    proxied.change("all", settings={"write_member": "one"})
+    assert proxied.request("PUT", build(1, ".jar"), data=b"x").status_code == 201
+    assert proxied.values(at, "buildNumber") == ["1"]
+    upstream.start()
+
+
 def test_what_only_an_upstream_says_stays_as_it_is(proxied: Room, upstream: FakeUpstream) -> None:
     at, body = f"{LIB}/maven-metadata.xml", listed("1.0")
     upstream.put(f"/{at}", body)
