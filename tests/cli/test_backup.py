@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import stat
 from pathlib import Path
@@ -14,11 +15,32 @@ from tests.cli.test_arkvory import arkvory
 from tests.conftest import MakeServer
 from tests.faults.test_servers import Observer
 from tests.support.server import Server
+from tests.support.upstreams import FakeUpstream
+from tests.support.wares import WARES
 
 STEP = 2**32
 EPOCHS = "select metadata_epoch, authorization_epoch, content_epoch, members_epoch from arkvory_repositories where name = 'files'"
 
 COUNTERS = "select * from arkvory_upload_bytes where bytes <> 0 order by 1, 2"
+
+
+def wares(server: Server, upstream: FakeUpstream) -> None:
+    """Of each format something in a hosted repository, in a proxy and in a group of both."""
+    for ware in WARES:
+        own, there = f"{ware.format}-own", f"{ware.format}-there"
+        server.repository(own, ware.format), server.repository(there, ware.format, kind="proxy", upstream_url=upstream.url)
+        server.repository(f"{ware.format}-all", ware.format, kind="group", members=[own, there])
+        ware.publish(server, own), ware.put(upstream)
+    taken(server)
+
+
+def taken(server: Server) -> dict[str, bytes]:
+    found = {}
+    for ware, kind in itertools.product(WARES, ("own", "there", "all")):
+        answer = server.get(ware.file.format(f"{ware.format}-{kind}"))
+        assert answer.status_code == 200 and server.get(ware.index.format(f"{ware.format}-{kind}")).status_code == 200, answer.text
+        found[f"{ware.format}-{kind}"] = answer.content
+    return found
 
 
 def filled(server: Server) -> Server:
@@ -30,9 +52,12 @@ def filled(server: Server) -> Server:
 
 
 def test_a_dump_beside_a_running_server_is_restored_elsewhere_with_higher_epochs_and_counters(
-    make_server: MakeServer, empty_database_url: str, tmp_path: Path
+    make_server: MakeServer, empty_database_url: str, tmp_path: Path, upstream: FakeUpstream
 ) -> None:
+    """HO-X-8: of each format and kind; what a proxy has is there though its upstream is not."""
     server = filled(make_server(ARKVORY_CLEANUP_SECONDS="3600"))
+    wares(server, upstream)
+    all_of_it = taken(server)
     file = tmp_path / "backup"
     here = {"ARKVORY_DATA_DIR": str(server.data), "ARKVORY_DATABASE_URL": str(server.database_url)}
     done = arkvory("db", "dump", str(file), **here)
@@ -56,7 +81,10 @@ def test_a_dump_beside_a_running_server_is_restored_elsewhere_with_higher_epochs
     assert after.rows(COUNTERS) == counters
     after.assert_counted()
 
+    upstream.stop()
     moved.start()
+    assert taken(moved) == all_of_it
+    upstream.start()
     assert [moved.get(f"/raw/files/{number}").content for number in range(3)] == [b"replaced", b"stored 1", b"stored 2"]
     assert moved.get("/raw/files/0").headers["ETag"] == tag, "equal bytes"
     assert moved.get("/raw/files/").headers.get("ETag") != index or index is None

@@ -229,16 +229,19 @@ def test_x_6_images_are_pushed_through_two_servers_beside_a_cleanup(nodes: Clust
 def test_x_7_a_crowd_has_it_whole_though_the_server_that_fetches_is_killed(
     make_cluster: MakeCluster, upstream: FakeUpstream, tmp_path: Path
 ) -> None:
-    """HO-X-7: also its checksum; nothing that the dead one held is in anybody's way."""
+    """HO-X-7: also its checksum, and through a group; nothing that the dead one held is in anybody's way."""
     cluster = make_cluster(masters=2, workers=1)
     body = noise(8_000_000, 3)
     upstream.put("/b.jar", body, pause=0.03)
     upstream.put("/b.jar.sha1", b"0" * 40)
     cluster[0].repository("there", kind="proxy", upstream_url=upstream.url, public=True)
+    cluster[0].repository("ours")
+    cluster[0].repository("all", kind="group", members=["ours", "there"], public=True)
+    doors = itertools.cycle(["there", "all"])
 
     def ask(server: Server, name: str) -> bytes | None:
         try:
-            return server.get(f"/raw/there/{name}", auth=None, timeout=60).content
+            return server.get(f"/raw/{next(doors)}/{name}", auth=None, timeout=60).content
         except requests.RequestException:
             return None
 

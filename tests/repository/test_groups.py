@@ -17,6 +17,7 @@ from app.access.identity import Caller
 from app.access.tokens import NewToken
 from app.errors import ArkvoryError, Forbidden, Invalid, NotAllowedHere, NotFound, Quarantined, RepositoryOffline, Unauthenticated
 from app.repository.fetching import SMALL
+from app.repository.members import Members
 from app.repository.publishing import Target
 from app.repository.reading import Ask, Found
 from app.repository.registry import NewRepository, RepositoryChange
@@ -327,6 +328,54 @@ def test_c4_a_row_of_members_counts_only_under_its_own_epochs(grouped: House, ma
     grouped.rows("update arkvory_cache_rows set value = replace(value, '[', '[999999,') where region = 'members'")
     grouped.rows("update arkvory_cache_rows set members_epoch = members_epoch - 1 where region = 'members'")
     assert member(make_house(owns=False), "a") == "two"
+
+
+def test_c4_a_row_of_members_that_is_filled_after_a_change_is_nobodys(grouped: House, make_house: MakeHouse, pause: MakePause) -> None:
+    """Whoever read the members before it was slow to keep them, or died before it did."""
+    grouped.publish("a", b"1", "one"), grouped.publish("a", b"2", "two")
+    late = make_house(owns=False)
+    stop = pause(late.parts.reader._memberships._rows, "write", before=True)
+    reading = gevent.spawn(member, late, "a")
+    stop.reached()
+    grouped.change("all", members=["two", "one"])
+    stop.go()
+    assert reading.get(timeout=10) in ("one", "two")
+    assert grouped.value("select members_epoch from arkvory_cache_rows where region = 'members'") < grouped.epochs("all")[3]
+    assert (member(grouped, "a"), member(make_house(owns=False), "a")) == ("two", "two")
+
+
+def test_c2_c4_a_change_of_members_that_is_taken_back_was_none(
+    grouped: House, make_house: MakeHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grouped.publish("a", b"1", "one"), grouped.publish("a", b"2", "two")
+    assert member(grouped, "a") == "one"
+    before = grouped.epochs("all")
+    write = Members.write
+
+    def write_and_fail(*given: Any) -> None:
+        write(*given)
+        raise RuntimeError
+
+    monkeypatch.setattr(Members, "write", write_and_fail)
+    with pytest.raises(RuntimeError):
+        grouped.change("all", members=["two"])
+    assert (grouped.epochs("all"), members(grouped)) == (before, ["one", "two"])
+    statements = grouped.parts.database.statements()
+    assert member(grouped, "a") == "one"
+    assert grouped.parts.database.statements() == statements, "nothing was forgotten either"
+    assert member(make_house(owns=False), "a") == "one"
+
+
+def test_under_a_members_name_another_repository_is_no_member(grouped: House) -> None:
+    """Nobody's right to those that are members already is asked again: that is for the repository, not for its name."""
+    grouped.user("ann"), grouped.rule("all", "user:ann", "manage"), grouped.rule("two", "user:ann", "manage")
+    ann = grouped.identify(grouped.token("ann"))
+    grouped.registry.update(ann, "all", RepositoryChange({"members": ["two", "one"]}))
+    grouped.change("one", name="former"), grouped.repository("one")
+    with pytest.raises(Forbidden):
+        grouped.registry.update(ann, "all", RepositoryChange({"members": ["two", "one"]}))
+    grouped.registry.update(ann, "all", RepositoryChange({"members": ["former", "two"]}))
+    assert members(grouped) == ["former", "two"]
 
 
 def test_an_artifact_that_moves_between_members_is_never_missing(grouped: House, pause: MakePause) -> None:

@@ -141,7 +141,7 @@ class VersionDocument(_OfPackage):
         """What the first of them says that has it. To write it raises NotFound where none has."""
         portions, reads = [each for each in parts if isinstance(each, Portion)], [each for each in parts if isinstance(each, Read)]
         if portions:
-            return self._draft(lambda: iter([self._tagged(portions)]), portions, long=True)
+            return self._draft(lambda: iter([self._tagged(portions)]), portions)
         return self._draft(lambda: iter([_first(reads)]), reads)
 
     def _version(self, connection: Connection, snapshot: Snapshot, shelf: Shelf) -> Read[bytes]:

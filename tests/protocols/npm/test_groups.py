@@ -87,6 +87,17 @@ def test_versions_of_all_members_each_from_the_first_that_has_it(room: Room) -> 
     assert refused(room.once("p/3.0.0")) == refused(room.once("q")) == (404, "not_found")
 
 
+def test_addresses_are_those_by_which_the_client_came(room: Room) -> None:
+    """HO-NPM-2: cold and warm, whoever came before."""
+    room.group(name_policy="merge")
+    room.there(room.near, "p", "2.0.0"), room.own("p", "1.0.0")
+    for host in ("one.example", "two.example:8080") * 2:
+        told = room.packument(headers={"Host": host})["versions"]
+        assert {each["dist"]["tarball"] for each in told.values()} == {
+            f"http://{host}/npm/all/p/-/p-{version}.tgz" for version in ("1.0.0", "2.0.0")
+        }  # fmt: skip
+
+
 def test_validators_move_with_any_member(room: Room) -> None:
     room.there(room.near, "p", "1.0.0")
     room.there(room.far, "p", "2.0.0")

@@ -158,6 +158,18 @@ def test_folders_are_the_union_of_what_members_show(grouped: Grouped) -> None:
     assert grouped.curl("docs").status == 302
 
 
+def test_a_spelling_goes_out_as_it_came_and_each_link_leads_to_its_file(grouped: Grouped) -> None:
+    """HO-RAW-1, HO-RAW-4."""
+    grouped.upstream.put("/whl/torch-1.10.2%2Brocm.whl", b"W"), grouped.upstream.put("/whl/a+b", b"+")
+    assert (grouped.curl("whl/torch-1.10.2%2Brocm.whl").body, grouped.curl("whl/a+b").body) == (b"W", b"+")
+    assert [each.target for each in grouped.upstream.asked] == ["/whl/torch-1.10.2%2Brocm.whl", "/whl/a+b"]
+    grouped.put("d/file%5Ba%23b%5D.log", b"1", "one"), grouped.put("d/%C3%9Cbung%20%E5%9C%9F.txt", b"2", "two")
+    listed = [each["name"] for each in json.loads(grouped.curl("d/?format=json").body)["items"]]
+    assert listed == ["file[a#b].log", "Übung 土.txt"]
+    links = re.findall(r'href="\./([^"]+)"', grouped.curl("d/", "-H", "Accept: text/html").body.decode())
+    assert [grouped.curl(f"d/{each}", "-g").body for each in links] == [b"1", b"2"]
+
+
 def test_a_member_that_is_offline_is_passed_over_and_named(grouped: Grouped) -> None:
     grouped.put("a", b"1", "one"), grouped.put("a", b"2", "two"), grouped.put("b", b"1", "one")
     grouped.change("one", status="offline")
