@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from app.access.decision import Access, Way, find_repository
+from app.access.decision import DELETE, Access, Way, find_repository
 from app.access.identity import Caller
 from app.cache.snapshots import Snapshot
 from app.errors import Forbidden, Later, NotAllowedHere
@@ -39,7 +39,8 @@ def destination(connection: Connection, access: Access, target: Target, permissi
     for path in paths:
         access.require_now(connection, target.caller, snapshot, permission, path)
     if snapshot.kind != "hosted":
-        raise NotAllowedHere(f"repository {snapshot.name!r} is a {snapshot.kind}; publish to a hosted one")
+        instead = "its copies go when its upstream has them no more" if permission == DELETE else "publish to a hosted one"
+        raise NotAllowedHere(f"repository {snapshot.name!r} is a {snapshot.kind}; {instead}")
     return snapshot
 
 
