@@ -23,7 +23,7 @@ from sqlalchemy import text
 
 from app.access.identity import LOCAL, Caller, Identities, Reference, reference_to
 from app.database.engines import Database
-from app.errors import ArkvoryError, CapacitySpent, DigestMismatch, Later, NotFound, Unavailable, UploadIncomplete
+from app.errors import ArkvoryError, CapacitySpent, DigestMismatch, Later, NotFound, Unauthenticated, Unavailable, UploadIncomplete
 from app.repository.destination import Target
 from app.repository.publishing import Conditions, NewFile, Published, Publisher
 from app.storage import Gathered, Incoming, Whole
@@ -45,7 +45,9 @@ _LOCAL = "local"
 def reference_of(caller: Caller) -> Mapping[str, Any]:
     """By whose right an upload is to be published when the request that asked for it is gone. Raises Unauthenticated for nobody."""
     identity = caller.identity
-    reference = Reference(_LOCAL, 0) if identity is LOCAL or identity is None else reference_to(identity)
+    if identity is None:
+        raise Unauthenticated("this needs a login")
+    reference = Reference(_LOCAL, 0) if identity is LOCAL else reference_to(identity)
     return asdict(reference) | {"address": caller.address}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 from pathlib import Path
 
 from app.storage import writeback
@@ -73,6 +74,8 @@ class GatheredFile:
     def is_sole(self) -> bool:
         try:
             with self.path.open("rb") as file:
+                # Whoever opens it at that very moment is announced by a signal; the usual one would end the process.
+                fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
                 # A read lease is granted when nobody has the file open for writing: the kernel counts (fcntl(2), F_SETLEASE).
                 fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
                 fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)

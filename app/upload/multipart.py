@@ -12,6 +12,7 @@ A transaction locks in the order of `Step`: the row of `arkvory_multiparts`, tho
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -322,12 +323,20 @@ class Multiparts:
     # -- cleanup
 
     def purge(self) -> None:
-        """What became of uploads that ended without a word, and what is old. Of both it stays true once it is."""
+        """What became of uploads that ended without a word, what is old, and open ones of repositories that are gone.
+
+        All of that stays true once it is.
+        """
         with self._database.read() as connection:
             ended = connection.execute(_ENDED_UNSAID).scalars().all()
             old = connection.execute(_OLD, {"kept": KEPT_SECONDS}).scalars().all()
+            homeless = connection.execute(_HOMELESS).scalars().all()
         for upload_id in ended:
             self.published(upload_id)
+        for upload_id in homeless:
+            # One that is being completed fails by itself.
+            with contextlib.suppress(UploadClosed, UploadUnknown):
+                self.cancel(upload_id)
         if old:
             with self._transactions.begin() as transaction:
                 transaction.order.reach(Step.PARTS)
@@ -501,6 +510,10 @@ _TOUCH = text(
 _ENDED_UNSAID = text(
     "select m.upload_id from arkvory_multiparts m join arkvory_uploads u on u.id = m.upload_id "
     "where m.ended_at is null and u.status in ('published', 'garbage') limit 500"
+)
+_HOMELESS = text(
+    "select m.upload_id from arkvory_multiparts m join arkvory_uploads u on u.id = m.upload_id and u.status = 'open' "
+    "where not exists (select 1 from arkvory_repositories r where r.id = m.repository_id and r.deleted_at is null) limit 500"
 )
 _OLD = text(
     "select m.upload_id from arkvory_multiparts m left join arkvory_uploads u on u.id = m.upload_id "

@@ -90,6 +90,17 @@ def test_digests_are_taken_as_every_client_sends_them(server: Server) -> None:
     assert refused(server.get(address(f"/{upload['id']}"))) == (404, "upload_unknown")
 
 
+def test_parts_come_in_chunks_of_untold_length_too(server: Server) -> None:
+    upload = create(server)
+    for number, body in enumerate(PARTS, 1):
+        sent = server.put(address(f"/{upload['id']}/parts/{number}"), iter([body[:1000], body[1000:]]))
+        assert sent.json() == {"number": number, "size": len(body), "sha256": sha256(body)}
+    short = server.put(address(f"/{upload['id']}/parts/1"), iter([b"short"]))
+    assert refused(short) == (400, "invalid")
+    assert server.get(address(f"/{upload['id']}")).json()["received"] == len(BODY) - PART
+    server.delete(address(f"/{upload['id']}"))
+
+
 def test_the_same_part_again_is_answered_before_its_body_is_asked_for(server: Server) -> None:
     upload = create(server)
     assert send(server, upload["id"], 3, PARTS[2]).status_code == 200

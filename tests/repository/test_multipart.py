@@ -447,6 +447,14 @@ def test_through_a_group_it_goes_to_the_member_that_is_written(client: Client) -
     assert client.house.read("big.bin") == BODY
 
 
+def test_a_deleted_repository_gives_back_what_was_open(client: Client) -> None:
+    upload = client.create(size=len(BODY), part_size=30)
+    client.send(upload, 1, BODY[:30])
+    client.house.registry.delete(ADMIN, "files")
+    client.house.clean()
+    assert (counted(client.house), client.house.temporary()) == ({}, [])
+
+
 def test_a_deleted_repository_ends_its_uploads(make_house: MakeHouse, pause: MakePause) -> None:
     house = make_house(**SMALL_PARTS)
     house.repository("files")

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
+import gevent
 import pytest
 
 from app.errors import CapacitySpent, Unavailable
@@ -121,6 +122,43 @@ def test_discarding_leaves_nothing_at_any_step(store: FileStore) -> None:
         made.discard()
         made.discard()
         assert list(store.temporary()) == []
+
+
+def test_whether_somebody_may_write_into_a_file_is_known_to_the_kernel(store: FileStore) -> None:
+    """ADR 12; and asking never ends a process, whoever opens the file at that moment."""
+    upload = uuid4()
+    store.spread(upload)
+    window = store.window(upload, 4, 5)
+    assert window is not None
+    window.write(BODY)
+    gathered = store.gather(upload)
+    assert gathered is not None and gathered.size == 9
+    assert not gathered.is_sole()
+    assert store.window(upload, 0, 4) is None, "it is found under that name no more"
+    window.close()
+    assert gathered.is_sole()
+    opening, stop = gevent.get_hub().threadpool, []
+
+    def open_again() -> None:
+        while not stop:
+            os.close(os.open(gathered.path, os.O_WRONLY))
+
+    opener = opening.spawn(open_again)
+    assert {gathered.is_sole() for _ in range(2000)} <= {True, False}
+    stop.append(True)
+    opener.get()
+    store.scatter(gathered)
+    assert store.window(upload, 0, 4) is not None
+
+
+def test_holes_in_a_file_take_no_room(store: FileStore) -> None:
+    upload = uuid4()
+    store.spread(upload)
+    window = store.window(upload, 64 * 1024 * 1024, len(BODY))
+    assert window is not None
+    window.write(BODY)
+    window.sync()
+    assert 0 < store.temporary()[upload] < 1024 * 1024
 
 
 def test_temporary_files_are_found_and_removed_by_their_upload(store: FileStore, tmp_path: Path) -> None:
