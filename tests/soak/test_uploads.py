@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import random
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +16,7 @@ import psutil
 import pytest
 import requests
 
-from tests.conftest import MakeServer
+from tests.conftest import MakeCluster, MakeServer
 from tests.support.house import House, eventually
 from tests.support.sender import MIB, Source
 from tests.support.server import ROOT, Server
@@ -99,6 +102,51 @@ def test_an_upload_ends_whole_however_often_its_server_and_its_clients_are_kille
     house.assert_counted()
     house.assert_published_is_there()
     house.assert_no_strays()
+    house.close()
+
+
+def begin_part(server: Server, id: str, half: bytes) -> socket.socket:
+    """A client that has sent half of a part, and does not go on."""
+    login = base64.b64encode(":".join(server.admin).encode()).decode()
+    head = f"PUT {UPLOADS}/{id}/parts/1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {login}\r\nContent-Length: {8 * MIB}\r\n\r\n"
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    connection.sendall(head.encode() + half)
+    return connection
+
+
+def pids(server: Server) -> list[int]:
+    return [server.pid, *server.workers()]
+
+
+def test_a_process_that_stood_still_in_the_midst_of_a_part_harms_nothing(make_cluster: MakeCluster) -> None:
+    """W1, ADR 12: its part was taken from it, and what it had open is copied before it is published."""
+    cluster = make_cluster(masters=2, workers=1)
+    stopped, other = cluster
+    stopped.repository("files")
+    body = os.urandom(12 * MIB)
+    wanted = {"path": "large.bin", "size": len(body), "part_size": 8 * MIB}
+    id = stopped.post(UPLOADS, json=wanted).json()["id"]
+    connection = begin_part(stopped, id, bytes(4 * MIB))
+    house = House(str(other.database_url), other.data, owns=False)
+    eventually(lambda: house.rows("select 1 from arkvory_parts where holder is not null"))
+    frozen = pids(stopped)
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        assert other.put(f"{UPLOADS}/{id}/parts/2", body[8 * MIB :]).status_code == 200
+        assert other.put(f"{UPLOADS}/{id}/parts/1", body[: 8 * MIB]).status_code == 429, "it may be alive"
+        eventually(lambda: other.put(f"{UPLOADS}/{id}/parts/1", body[: 8 * MIB]).status_code == 200, 60)
+        assert other.post(f"{UPLOADS}/{id}/complete").status_code == 201
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+    connection.sendall(bytes(4 * MIB))
+    answer = connection.recv(65536)
+    assert not answer.startswith(b"HTTP/1.1 200"), answer
+    assert f"upload {id} is copied" in other.log()
+    assert digest_of(other) == hashlib.sha256(body).hexdigest()
+    house.assert_counted()
+    house.assert_published_is_there()
     house.close()
 
 

@@ -34,6 +34,7 @@ QUIET = {
     "ARKVORY_MAX_UPLOADS": "32",
     "ARKVORY_MAX_UPLOADS_PER_KEY": "32",
     "ARKVORY_ACCESS_LOG": "false",
+    "ARKVORY_LEAST_PART_BYTES": "4",
 }
 PATH = "target"
 BREAKS = "breaks"
