@@ -132,7 +132,10 @@ def _uuid(id: str) -> UUID:
 
 def _after(cursor: str | None) -> str:
     after = str(one(key_of(cursor, str), ""))
-    return str(_uuid(after)) if after else ""
+    try:
+        return str(UUID(after)) if after else ""
+    except ValueError:
+        raise Invalid("this cursor is not one of this list's; begin without one", field="cursor") from None
 
 
 def _key() -> str | None:

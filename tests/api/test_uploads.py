@@ -191,7 +191,7 @@ def test_uploads_are_listed_page_by_page(server: Server) -> None:
     second = server.get(f"{place}?limit=2&cursor={first['next']}").json()
     assert [each["id"] for each in first["items"] + second["items"]] == made
     assert second["next"] is None
-    assert refused(server.get(f"{place}?cursor=WyJ4Il0")) == (404, "upload_unknown")
+    assert refused(server.get(f"{place}?cursor=WyJ4Il0")) == (422, "invalid")
 
 
 def test_a_token_that_may_only_write_uploads_in_parts(server: Server) -> None:
