@@ -90,6 +90,32 @@ def on_starting(server: Any) -> None:
         # Also when gunicorn ends before its own hook; in children it does nothing.
         atexit.register(server.embedded_database.leave)
         os.environ["ARKVORY_DATABASE_URL"] = server.embedded_database.url
+    if _arkvory.cluster and _arkvory.serve_worker:
+        _work_beside(server)
+
+
+def _work_beside(server: Any) -> None:
+    """A worker with the web processes: gunicorn's master looks after it whenever it looks after them."""
+    beside = server.beside = importlib.import_module("app.jobs.beside").Beside(server.log, _master().metrics)
+    manage_workers, stop = server.manage_workers, server.stop
+
+    def manage_all() -> None:
+        manage_workers()
+        beside.look()
+
+    def stop_all(graceful: bool = True) -> None:
+        beside.end()
+        stop(graceful)
+        beside.wait()
+
+    server.manage_workers, server.stop = manage_all, stop_all
+
+
+def on_reload(server: Any) -> None:
+    """In the master, after SIGHUP."""
+    beside = getattr(server, "beside", None)
+    if beside is not None:
+        beside.restart()
 
 
 def _halt_in_peace(server: Any) -> None:

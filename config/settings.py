@@ -10,13 +10,18 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 MIB = 1024 * 1024
 # A download budget below that keeps answers waiting for seconds.
 LEAST_RATE = 64 * 1024
+# Behind a server's name, which cannot have a colon, in that of its workers.
+WORKER_SUFFIX = ":worker"
+# Most connections of a worker: it answers nobody, and a job holds one for a transaction.
+WORKER_POOL_SIZE = 6
+WORKER_SESSION_POOL_SIZE = 4
 
 
 class SettingError(ValueError):
@@ -156,6 +161,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("instance_id", ("ARKVORY_INSTANCE_ID", "DYNO", "POD_NAME"), None, _instance,
             "cluster: name of this server among the others; default: the dyno's or pod's"),
     Setting("web_concurrency", ("WEB_CONCURRENCY",), None, _count(1, 256), "web processes of this server; `single` runs one"),
+    Setting("serve_worker", ("ARKVORY_SERVE_WORKER",), False, _flag,
+            "cluster: whether a worker starts and ends with this server; `arkvory serve` says true, unless told otherwise (`--no-worker`)"),
     Setting("public_url", ("ARKVORY_PUBLIC_URL",), None, _text, "address under which clients reach the server, for links in answers"),
     Setting("trusted_proxies", ("ARKVORY_TRUSTED_PROXIES",), (), _names,
             "addresses or networks (comma separated) whose `X-Forwarded-*` headers are believed"),
@@ -229,6 +236,7 @@ class Settings:
     deployment: str | None
     instance_id: str | None
     web_concurrency: int | None
+    serve_worker: bool
     public_url: str | None
     trusted_proxies: tuple[str, ...]
     allowed_hosts: tuple[str, ...]
@@ -285,6 +293,20 @@ class Settings:
     def processes(self) -> int:
         """Web processes of this gunicorn master."""
         return (self.web_concurrency or 1) if self.cluster else 1
+
+    def of_worker(self) -> Settings:
+        """Those of a worker with this server's."""
+        return replace(self, instance_id=f"{self.instance_id}{WORKER_SUFFIX}", web_concurrency=None)
+
+    @property
+    def is_worker(self) -> bool:
+        return self.instance_id is not None and self.instance_id.endswith(WORKER_SUFFIX)
+
+    def pool_sizes(self, *, worker: bool) -> dict[str, int]:
+        """Most connections of each process, by pool."""
+        sizes = {"request": self.database_pool_size, "session": self.session_pool_size}
+        most = {"request": WORKER_POOL_SIZE, "session": WORKER_SESSION_POOL_SIZE}
+        return {name: min(size, most[name]) for name, size in sizes.items()} if worker else sizes
 
     @property
     def scheme(self) -> str:

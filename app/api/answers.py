@@ -61,5 +61,5 @@ def upload_document(upload: Upload, repository: str, artifact: Artifact | None) 
 
 
 def usage_document(usage: Usage) -> Document:
-    sums = {"open": usage.open, "published": usage.published, "garbage": usage.garbage}
-    return {"bytes": sums, "quota_bytes": usage.quota_bytes, "artifacts": usage.artifacts}
+    facts = asdict(usage)
+    return {"bytes": {name: facts.pop(name) for name in ("open", "published", "garbage")}} | facts

@@ -82,7 +82,7 @@ def delete_repository(name: str) -> Response | None:
 @blueprint.route("/repositories/<name>/usage")
 @blueprint.response(200, UsageOut)
 def show_usage(name: str) -> Document:
-    """Bytes by status, quota, number of artifacts"""
+    """Bytes by status, quota and how full it is, number of artifacts, downloads"""
     return usage_document(management().listing.usage(caller(), name))
 
 

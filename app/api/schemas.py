@@ -317,6 +317,8 @@ class ArtifactOut(Schema):
     created_at = Instant()
     updated_at = Instant()
     quarantine = fields.Nested(QuarantineOut, allow_none=True, metadata={"description": "null unless it is held"})
+    downloads = fields.Integer(metadata={"description": "answers that brought its first byte, up to half a minute ago"})
+    last_downloaded_at = Instant(allow_none=True)
     url = fields.Url(metadata={"description": "where the bytes are"})
 
 
@@ -385,7 +387,12 @@ class WarningsOut(Schema):
 class UsageOut(Schema):
     bytes = fields.Nested(BytesOut)
     quota_bytes = fields.Integer(allow_none=True)
+    quota_level = fields.Integer(
+        allow_none=True, metadata={"description": "the highest of 80, 95 and 100 % that open and published bytes reach, else 0"}
+    )
     artifacts = fields.Integer()
+    downloads = fields.Integer(metadata={"description": "also of what is gone since"})
+    last_downloaded_at = Instant(allow_none=True)
 
 
 class NewRuleIn(Schema):

@@ -24,7 +24,7 @@ def _hold(artifact: dict[str, Any]) -> str | None:
 _ARTIFACTS = (field("path"), ("SIZE", lambda each: size(each["size"])), field("updated_at"), ("QUARANTINE", _trust))
 _ARTIFACT = (
     field("path"), field("size"), field("sha256"), field("content_type"), field("package"), field("version"), field("created_by"),
-    field("created_at"), field("updated_at"), ("QUARANTINE", _hold), field("url"),
+    field("created_at"), field("updated_at"), field("downloads"), field("last_downloaded_at"), ("QUARANTINE", _hold), field("url"),
 )  # fmt: skip
 # A search finds what leaves through the doors.
 _FOUND = (field("repository"), *_ARTIFACTS[:-1])

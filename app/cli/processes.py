@@ -21,14 +21,19 @@ HOME = Path(__file__).parents[2]
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, instead of PORT.")
 @click.option("--bind", metavar="ADDRESS", help="Address to listen on, instead of ARKVORY_BIND.")
-def serve(port: int | None, bind: str | None) -> None:
-    """Serve, until SIGTERM."""
+@click.option("--no-worker", is_flag=True, help="In a cluster, start no worker beside the web processes.")
+def serve(port: int | None, bind: str | None, no_worker: bool) -> None:
+    """Serve, until SIGTERM; in a cluster with a worker beside."""
     from config import Settings
 
     if port is not None:
         os.environ["PORT"] = str(port)
     if bind is not None:
         os.environ["ARKVORY_BIND"] = bind
+    if no_worker:
+        os.environ["ARKVORY_SERVE_WORKER"] = "false"
+    else:
+        os.environ.setdefault("ARKVORY_SERVE_WORKER", "true")
     # gunicorn looks for modules where it is started, and a `config.py` that lies there is not ours.
     settings = Settings.from_environment()
     os.environ["ARKVORY_DATA_DIR"] = str(settings.data_dir.resolve())
@@ -43,8 +48,24 @@ def serve(port: int | None, bind: str | None) -> None:
 
 @click.command()
 def worker() -> None:
-    """For a Procfile: idles, since the web processes run the background jobs, in a cluster one of them at a time."""
-    click.echo("The web processes run the background jobs: this worker is not needed, and idles until it is stopped.")
+    """Run the background jobs of a cluster, until SIGTERM. On a single node the server does: then this idles, for a Procfile."""
+    from config import Settings
+
+    settings = Settings.from_environment()
+    if not settings.cluster:
+        _idle("A single node runs the background jobs in its web process: this worker is not needed, and idles until it is stopped.")
+    if settings.instance_id is None:
+        raise Failed(
+            "a worker of a cluster needs a name: set ARKVORY_INSTANCE_ID, such as vm1 (that of the server on this machine will do)"
+        )
+    os.environ["ARKVORY_DATA_DIR"] = str(settings.data_dir.resolve())
+    os.chdir(HOME)
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "app.jobs"])  # noqa: S606  # this interpreter
+
+
+def _idle(words: str) -> None:
+    click.echo(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     while True:

@@ -42,8 +42,9 @@ _USAGE = (
     ("OPEN", lambda usage: size(usage["bytes"]["open"])),
     ("GARBAGE", lambda usage: size(usage["bytes"]["garbage"])),
     ("QUOTA", lambda usage: size(usage["quota_bytes"])),
-    field("artifacts"),
-)
+    ("QUOTA IS AT", lambda usage: f"{usage['quota_level']} % or above" if usage["quota_level"] else None),
+    field("artifacts"), field("downloads"), field("last_downloaded_at"),
+)  # fmt: skip
 _CLEANED = tuple(field(name) for name in ("abandoned", "garbage", "parts", "blobs", "artifacts", "temporary"))
 _immutable_tags = click.option(
     "--immutable-tag", "immutable_tags", multiple=True, metavar="PATTERN", help="Tags of images that stay what they are, such as v*."
@@ -320,7 +321,7 @@ def revoke_deploy_token(server: Server, repository: str, id: int) -> None:
 @prints
 @on_server
 def show_usage(server: Server, repository: str, as_json: bool) -> None:
-    """Show the bytes that a repository takes up."""
+    """Show the bytes that a repository takes up, and how often it was downloaded from."""
     show(server.get("repositories", repository, "usage"), _USAGE, as_json=as_json)
 
 

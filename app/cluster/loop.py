@@ -65,6 +65,8 @@ class Loop:
         self._oldest_probe = max(OLDEST_PROBE_SECONDS, patience_seconds)
         self._greenlet: gevent.Greenlet | None = None
         self._connection: Connection | None = None
+        # web or worker, for whoever looks who is there.
+        self.kind = "web"
         self._identify: Callable[[], tuple[str, int]] = lambda: ("", 0)
         self._registration: membership.Registration | None = None
         self._registered_at = 0.0
@@ -278,7 +280,7 @@ class Loop:
         self._listener.keep(False)
         former, self._registration = self._registration, None
         name, slot = self._identify()
-        self._registration = membership.register(connection, name, slot, "web", self._version)
+        self._registration = membership.register(connection, name, slot, self.kind, self._version)
         self._registered_at = self.last_heartbeat = self.last_poll = self.last_probe = now()
         self.incarnations += 1
         self._count_good()

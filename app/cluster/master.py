@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,12 @@ _made: list[Master] = []
 def begin(metrics: Path | None) -> Master:
     """In a gunicorn master, before it forks."""
     _made[:] = [Master(metrics=metrics)]
+    return _made[0]
+
+
+def join_workers(metrics: Path | None) -> Master:
+    """In a worker: those of one machine share a name, though nobody forked them. `metrics`: of the master that started this one."""
+    _made[:] = [Master(token=f"the workers on {socket.gethostname()}", metrics=metrics)]
     return _made[0]
 
 

@@ -30,7 +30,7 @@ from app.errors import Conflict, Invalid, Unavailable
 LEFT_OUT = (
     "arkvory_upload_bytes", "arkvory_cache_rows", "arkvory_logins", "arkvory_instance_names", "arkvory_instances", "arkvory_mail",
     "arkvory_dead_letters", "arkvory_leases", "arkvory_jobs", "arkvory_pins", "arkvory_pin_sessions",
-    "arkvory_download_shares",
+    "arkvory_download_shares", "arkvory_quota_levels",
 )  # fmt: skip
 # More than any installation moves its epochs between a dump and the loss of what came after it.
 STEP = 2**32

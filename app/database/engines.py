@@ -98,12 +98,17 @@ def _bounded_connect(seconds: float) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Demand:
-    """What pools may grow to: `sizes` in each of the processes of `servers`, and `write_locks` connections in each that runs jobs."""
+    """What pools may grow to: `sizes` in each of the processes of `servers`, and `write_locks` connections in each that runs jobs.
+
+    `workers` of them have pools of `worker_sizes` instead.
+    """
 
     sizes: Mapping[str, int]
     servers: Mapping[str, int]
     write_locks: int
     runners: int
+    workers: int
+    worker_sizes: Mapping[str, int]
 
     @property
     def processes(self) -> int:
@@ -111,12 +116,14 @@ class Demand:
 
     @property
     def total(self) -> int:
-        return sum(self.sizes.values()) * self.processes + self.write_locks * self.runners
+        pools = sum(self.sizes.values()) * (self.processes - self.workers) + sum(self.worker_sizes.values()) * self.workers
+        return pools + self.write_locks * self.runners
 
     def __str__(self) -> str:
         pools = " + ".join(f"{name} {size}" for name, size in self.sizes.items())
+        workers = f", less in {self.workers} of them" if self.workers and self.worker_sizes != self.sizes else ""
         jobs = f", and write-lock {self.write_locks} in {self.runners} of them" if self.runners else ""
-        return f"the pools ({pools}) of {self.processes} process(es){_listed(self.servers)}{jobs}"
+        return f"the pools ({pools}) of {self.processes} process(es){_listed(self.servers)}{workers}{jobs}"
 
 
 def _listed(processes: Mapping[str, int]) -> str:
@@ -138,8 +145,9 @@ class Database:
         limit_statements(settings.database_statement_seconds)
         direct = settings.database_session_url or url
         self.pooled = _server(direct) != _server(url)
-        self.request = Pool("request", make_engine(settings, url, size=settings.database_pool_size, autocommit=False))
-        self.session = Pool("session", make_engine(settings, direct, size=settings.session_pool_size, autocommit=True))
+        sizes = settings.pool_sizes(worker=settings.is_worker)
+        self.request = Pool("request", make_engine(settings, url, size=sizes["request"], autocommit=False))
+        self.session = Pool("session", make_engine(settings, direct, size=sizes["session"], autocommit=True))
         self.write_lock = WriteLocks(make_engine(settings, direct, size=writelocks.MOST, autocommit=True), settings.database_wait_seconds)
 
     @property
@@ -172,10 +180,12 @@ class Database:
 
     def demand(self, servers: Mapping[str, int], runners: int) -> Demand:
         """What the pools of so many processes may open, `runners` of which run jobs and so have write locks."""
-        sizes = {"session": self.settings.session_pool_size}
-        if not self.pooled:
-            sizes = {"request": self.settings.database_pool_size} | sizes
-        return Demand(sizes, servers, self.write_lock.size, runners)
+        web, worker = (self._counted(self.settings.pool_sizes(worker=each)) for each in (False, True))
+        # On a single node the web process runs them.
+        return Demand(web, servers, self.write_lock.size, runners, runners if self.settings.cluster else 0, worker)
+
+    def _counted(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        return {name: size for name, size in sizes.items() if not (self.pooled and name == "request")}
 
     def check_budget(self, processes: Mapping[str, int], runners: int = 1) -> None:
         """`processes` by server, `runners` of them run jobs.

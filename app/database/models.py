@@ -371,6 +371,35 @@ references = Table(
     Index(None, "repository_id", "path"),
 )
 
+# Of answers that brought an artifact's first byte (repository/downloads.py); a repository's are those of what it had before, too.
+downloads = Table(
+    "arkvory_downloads",
+    metadata,
+    Column("artifact_id", BigInteger, ForeignKey("arkvory_artifacts.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("count", BigInteger, nullable=False),
+    Column("last_at", DateTime(timezone=True), nullable=False),
+)
+
+# No foreign key: whoever counts waits for nobody who changes or deletes a repository.
+repository_downloads = Table(
+    "arkvory_repository_downloads",
+    metadata,
+    Column("repository_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("count", BigInteger, nullable=False),
+    Column("last_at", DateTime(timezone=True), nullable=False),
+)
+
+# Of which quota, or (0) of the server's capacity, 80, 95 or 100 % are taken: what was found a minute ago at most.
+quota_levels = Table(
+    "arkvory_quota_levels",
+    metadata,
+    Column("repository_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("level", Integer, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("quota_bytes", BigInteger, nullable=False),
+    _at("since"),
+)
+
 # npm: a row for each version, of which the package's documents are put together as they are. Each text is JSON of which the version's
 # part of the document is made; U+0001 in it stands for the address of the repository. `words` is what a search looks at beside the name;
 # it and `readme` and `deprecated` are plain text.

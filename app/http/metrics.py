@@ -64,10 +64,18 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_mirror_failed", "gauge", ("repository",), "files and lists of a mirror that failed several times"),
     ("arkvory_mirror_lag_seconds", "gauge", ("repository",), "since the last round that brought everything began, else since it was made"),
     ("arkvory_download_share", "gauge", (), "bytes per second that the processes of this server may send; 0 where no budget is set"),
+    ("arkvory_downloads_dropped_total", "counter", (), "downloads that were not counted: too many paths while the database was away"),
+    ("arkvory_quota_used_ratio", "gauge", ("repository",), "installation: part of its quota that a repository takes; only from 0.8 on"),
+    ("arkvory_capacity_used_ratio", "gauge", (), "installation: part of ARKVORY_CAPACITY_BYTES that is taken; only from 0.8 on"),
+    ("arkvory_job_last_success_seconds", "gauge", ("job",), "installation: when a job ended well the last time, in Unix time"),
+    ("arkvory_job_duration_seconds", "gauge", ("job",), "installation: how long the last run of a job took"),
+    ("arkvory_job_failures", "gauge", ("job",), "installation: failures of a job since it ended well the last time"),
     ("arkvory_storage_owned", "gauge", (), "processes of this server that own the storage and may write"),
 )
 
 
+# Of the whole installation, and the same whichever process tells them: no sums.
+_OF_ALL = frozenset(name for name, _, _, meaning in METRICS if meaning.startswith("installation: "))
 _GAUGES = frozenset(name for name, kind, _, _ in METRICS if kind == "gauge")
 # How old the numbers of the other workers may be.
 SHARE_SECONDS = 2.0
@@ -108,10 +116,11 @@ def share(house: Parts, folder: Path) -> None:
 
 
 def _leave(folder: Path, values: numbers.Rows) -> None:
+    own = {name: rows for name, rows in values.items() if name not in _OF_ALL}
     numbers.write(
         folder,
-        counters={name: rows for name, rows in values.items() if name not in _GAUGES},
-        gauges={name: rows for name, rows in values.items() if name in _GAUGES},
+        counters={name: rows for name, rows in own.items() if name not in _GAUGES},
+        gauges={name: rows for name, rows in own.items() if name in _GAUGES},
     )
 
 
@@ -121,6 +130,7 @@ def values_of(house: Parts) -> numbers.Rows:
     regions, pools, waits = cache.regions, house.database.pools, house.database.request.waits
     return {
         **_of_the_cluster(house),
+        **_of_the_installation(house),
         "arkvory_cache_hits_total": [(each.name, each.hits) for each in regions],
         "arkvory_cache_fetches_total": [(each.name, each.fetches) for each in regions],
         "arkvory_cache_evictions_total": [(each.name, each.evictions) for each in regions],
@@ -145,6 +155,7 @@ def values_of(house: Parts) -> numbers.Rows:
         "arkvory_pins_lost_total": [("", house.pins.stopped if house.pins else 0)],
         **_of_mirrors(house),
         "arkvory_download_share": [("", house.pacing.rate() if house.pacing else 0.0)],
+        "arkvory_downloads_dropped_total": [("", house.downloads.dropped)],
         "arkvory_storage_owned": [("", float(house.ownership.held))],
     }
 
@@ -181,6 +192,19 @@ def _of_the_cluster(house: Parts) -> numbers.Rows:
         "arkvory_cluster_online": [(instance.label, float(loop.online))] if loop is not None and instance is not None else [],
         "arkvory_cluster_rejections_total": [("", loop.rejections if loop is not None else 0)],
         "arkvory_cluster_dead_letters_total": [("", loop.dead_letters if loop is not None else 0)],
+    }
+
+
+def _of_the_installation(house: Parts) -> numbers.Rows:
+    """As this process read it from the tables last."""
+    # Of those that come and go with rows there may be very many; mirrors have numbers of their own.
+    jobs, fillings = [each for each in house.schedule.latest.values() if "/" not in each.name], house.quotas.latest
+    return {
+        "arkvory_quota_used_ratio": [(each.name, each.ratio) for each in fillings if each.name],
+        "arkvory_capacity_used_ratio": [("", each.ratio) for each in fillings if not each.name],
+        "arkvory_job_last_success_seconds": [(each.name, each.succeeded_at.timestamp()) for each in jobs if each.succeeded_at],
+        "arkvory_job_duration_seconds": [(each.name, each.seconds) for each in jobs if each.seconds is not None],
+        "arkvory_job_failures": [(each.name, each.failures) for each in jobs],
     }
 
 

@@ -34,6 +34,7 @@ from app.repository.blobs import Blobs
 from app.repository.cleanup import Cleanup
 from app.repository.completing import Completions
 from app.repository.deleting import Editor
+from app.repository.downloads import Downloads
 from app.repository.fetching import Deposits, Fetches
 from app.repository.group import Group
 from app.repository.listing import Listing
@@ -44,6 +45,7 @@ from app.repository.multipart import MultipartUploads
 from app.repository.promoting import Promoter
 from app.repository.proxy import Proxy
 from app.repository.publishing import Publisher
+from app.repository.quotas import Quotas
 from app.repository.reading import Reader
 from app.repository.uses import Uses
 from app.storage import BlobStore
@@ -88,6 +90,8 @@ class Parts:
     completions: Completions
     uploads: MultipartUploads
     uses: Uses
+    downloads: Downloads
+    quotas: Quotas
     reader: Reader
     fetches: Fetches
     proxy: Proxy
@@ -178,6 +182,8 @@ def build_parts(settings: Settings) -> Parts:
         completions=completions,
         uploads=MultipartUploads(settings, database, access, publisher, places, multiparts, part_holds, completions),
         uses=uses,
+        downloads=Downloads(database),
+        quotas=Quotas(settings, database),
         reader=reader,
         fetches=fetches,
         proxy=proxy,

@@ -82,11 +82,15 @@ class Description:
 
 
 class Loaded(NamedTuple):
-    """What is there now, its bytes where they are its own, and how a proxy came by them."""
+    """What is there now, its bytes where they are its own, and how a proxy came by them.
+
+    `counts_for`: the repository for which sending them is a download; 0 where it is none, since they are an upstream's own document.
+    """
 
     thing: Gate | Document
     bytes: OpenBlob | Coming | None
     told: Told | None = None
+    counts_for: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +128,12 @@ class FileRead:
 
     def _opened(self, reader: Reader, ask: Ask, found: Found, *, head: bool) -> Loaded:
         if found.coming is not None:
-            return Loaded(found.gate, found.coming, found.told)
+            return Loaded(found.gate, found.coming, found.told, found.snapshot.id)
         # What a proxy fetched is used by whoever reads it; what was published, by whoever is about to refer to it.
         if self.renews and (head or found.told is not None):
             found = reader.renew(ask, found)
         found, blob = reader.open_blob(ask, found)
-        return Loaded(found.gate, blob, found.told)
+        return Loaded(found.gate, blob, found.told, found.snapshot.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,8 @@ class FactRead:
         except NotKept:
             if self.instead is None:
                 raise
-            return self.instead.load(reader, replace(ask, path=self.instead.path, spelling=self.instead.spelling), environ)
+            passed_on = self.instead.load(reader, replace(ask, path=self.instead.path, spelling=self.instead.spelling), environ)
+            return passed_on._replace(counts_for=0)
         return Loaded(found.gate, None, found.told)
 
 
@@ -193,7 +198,7 @@ class MadeRead:
 
     def load(self, reader: Reader, ask: Ask, environ: Mapping[str, Any]) -> Loaded:
         read: FileRead | FactRead | DocumentRead = self.copy if reader.is_passed_on(ask) else self.made
-        return read.load(reader, ask, environ)
+        return read.load(reader, ask, environ)._replace(counts_for=0)
 
 
 Read = FileRead | FactRead | DocumentRead | MadeRead
@@ -229,6 +234,17 @@ def respond(asked: Request, about: Description, blob: OpenBlob | Coming | None, 
     """The answer with its conditions; owns `blob` from here on."""
     answer = _respond(asked, about, blob)
     answer.headers.extend(headers_about(told))
+    return answer
+
+
+def counted(house: Parts, found: Loaded, environ: Mapping[str, Any], answer: Response) -> Response:
+    """The same answer; a download when it brings the first byte of an artifact: no HEAD, no 304, and of ranges the first one."""
+    if found.counts_for and isinstance(found.thing, Gate) and environ["REQUEST_METHOD"] == "GET":
+        begins = answer.status_code == 200 or (
+            answer.status_code == 206 and answer.headers.get("Content-Range", "").startswith("bytes 0-")
+        )
+        if begins:
+            house.downloads.note(found.counts_for, found.thing.path)
     return answer
 
 
@@ -306,7 +322,7 @@ class Reads:
             found = load(house, self.format, repository, read, self.caller_of(house, environ), environ)
             with giving_back(found.bytes):
                 about = read.describe(found.thing)  # type: ignore[arg-type]  # each kind of read loads what its own function takes
-            return respond(request, about, found.bytes, found.told)
+            return counted(house, found, environ, respond(request, about, found.bytes, found.told))
 
         return view
 

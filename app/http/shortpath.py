@@ -27,7 +27,7 @@ from app.http.files import FileBody
 from app.http.identity import note
 from app.http.parts import Parts
 from app.http.paths import raw_path
-from app.http.reads import Addresses, Asked, Description, Read, Route, giving_back, headers_about, load, respond
+from app.http.reads import Addresses, Asked, Description, Read, Route, counted, giving_back, headers_about, load, respond
 from app.http.responses import CONDITIONS, decide, header_fields
 from app.repository.reading import Coming, Told
 from app.storage import OpenBlob
@@ -119,15 +119,18 @@ class ShortPath:
     def _read(self, route: Route, repository: str, read: Read, environ: dict[str, Any]) -> Response | _Answer:
         """A response where more is to be said than what is kept."""
         house = self._house
-        thing, blob, told = load(house, route.room.format, repository, read, route.room.caller_of(house, environ), environ)
+        found = load(house, route.room.format, repository, read, route.room.caller_of(house, environ), environ)
+        thing: Any = found.thing
+        blob, told = found.bytes, found.told
         if blob is not None and not isinstance(blob, OpenBlob):
-            return _coming(environ, read, thing, blob, told)
+            return counted(house, found, environ, _coming(environ, read, thing, blob, told))
         head = self._head(read, thing, blob)
         fields = head.fields
         if fields is None or (blob is not None and blob.size != fields.length):
-            return respond(Request(environ), head.about, blob, told)
+            return counted(house, found, environ, respond(Request(environ), head.about, blob, told))
         if not CONDITIONS.isdisjoint(environ):
-            return _conditional(environ, head.about, fields, blob, told)
+            answer = _conditional(environ, head.about, fields, blob, told)
+            return counted(house, found, environ, answer) if isinstance(answer, Response) else answer
         if told is not None:
             fields = head.extended(fields, told)
         if environ["REQUEST_METHOD"] == "HEAD":
@@ -136,6 +139,8 @@ class ShortPath:
             return _Answer(200, "200 OK", fields)
         if blob is None:
             return _Answer(200, "200 OK", fields, (head.about.body or b"",))
+        if found.counts_for:
+            house.downloads.note(found.counts_for, thing.path)
         body = environ["arkvory.file"] = FileBody(blob.fd, 0, blob.size, blob.close, blob.check)
         return _Answer(200, "200 OK", fields, body)
 

@@ -13,11 +13,15 @@ from app.http.parts import Parts
 from app.jobs.job import Family, Job, Run
 from app.repository.completing import AT_ONCE, PAUSE_SECONDS
 from app.repository.mirrors.settings import JOB
+from app.repository.quotas import CHECK_SECONDS
 from app.upload.multipart import due
 
 
 def jobs_of(house: Parts) -> Sequence[Job]:
-    return (Job("cleanup", house.settings.cleanup_seconds, lambda run: _clean(house, run), "releases and deletes what nobody needs"),)
+    return (
+        Job("cleanup", house.settings.cleanup_seconds, lambda run: _clean(house, run), "releases and deletes what nobody needs"),
+        Job("quotas", CHECK_SECONDS, lambda run: house.quotas.check(), "looks how full quotas and the server's capacity are"),
+    )
 
 
 def families_of(house: Parts) -> Sequence[Family]:

@@ -1,6 +1,6 @@
-"""The life of the web process: what happens before the first request and around the last.
+"""The life of a process, web or worker: what happens before the first request and around the last.
 
-    start      migrate, check the connection budget, own the storage, make the administrator, join, begin the periodic jobs
+    start      migrate, check the connection budget, own the storage, make the administrator, join, begin the jobs
     stopping   not ready any more; ownership is given up after the last write, before downloads drain
     stop       what is left, at once
 
@@ -15,7 +15,7 @@ import secrets
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ import gevent
 from sqlalchemy import text
 
 from app.cluster import localserver, master
-from app.cluster.inspection import census
+from app.cluster.inspection import WORKER, census
 from app.cluster.localserver import LocalServer
 from app.database import embedded, migrate
 from app.database.embedded import EmbeddedPostgres
@@ -33,6 +33,7 @@ from app.errors import ArkvoryError, DatabaseAway, DatabaseRefuses
 from app.http import metrics
 from app.http.parts import Parts
 from app.jobs.catalog import families_of, jobs_of
+from app.jobs.job import Job
 from app.jobs.periodic import PeriodicJobs
 from app.jobs.running import JobRunner
 from app.repository.presence import require_shared_folder
@@ -74,12 +75,12 @@ class FirstStart:
 
 
 class Lifecycle:
-    """Start and end of one process; `worker` is gunicorn's, or null for a command."""
+    """Start and end of one process; `worker` is gunicorn's, or `worker.Process`, or null for a command."""
 
     def __init__(self, house: Parts) -> None:
         self._house = house
         self._periodic = PeriodicJobs(house)
-        self._jobs = JobRunner(house, "web", jobs_of(house), families_of(house))
+        self._jobs: JobRunner | None = None
         self._worker: Any = None
         self._release: gevent.Greenlet | None = None
         self._revive: Callable[[], None] = lambda: None
@@ -106,9 +107,19 @@ class Lifecycle:
             log.error("cannot start: %s", error)
             sys.exit(CANNOT_START)
         self._periodic.start()
+        self._jobs = JobRunner(self._house, self._kind, jobs_of(self._house), families_of(self._house))
         self._jobs.start()
-        if worker is not None:
+        if self._worker is not None and self._kind == "web":
             self._announce(first_start)
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """Those that there always are."""
+        return jobs_of(self._house)
+
+    @property
+    def _kind(self) -> str:
+        return getattr(self._worker, "kind", "web")
 
     def _begin(self) -> FirstStart | None:
         """The steps that need PostgreSQL, from the first again while it is away. Raises ArkvoryError when waiting does not help."""
@@ -120,7 +131,7 @@ class Lifecycle:
                 self.own()
                 if self._house.settings.cluster:
                     require_shared_folder(self._house.database, self._house.settings.data_dir)
-                first_start = self.make_administrator()
+                first_start = self.make_administrator() if self._kind == "web" else None
                 self._join()
                 return first_start
             except DatabaseRefuses as error:
@@ -173,13 +184,14 @@ class Lifecycle:
             return
         with database.read() as connection:
             others = census(connection, apart_from=settings.instance_id)
-        database.check_budget(Counter(own) + Counter(others.servers), others.runners)
+        database.check_budget(Counter(own) + Counter(others.servers), others.runners + (self._kind == WORKER))
 
     def _join(self) -> None:
         """An owner from now on: the session is watched, and in a cluster others send mail. Raises DatabaseAway."""
         house = self._house
         house.ownership.watch(self._replace_process)
         if house.loop is not None and house.instance is not None:
+            house.loop.kind = self._kind
             house.loop.start(house.instance.identify)
         if house.pins is not None:
             house.pins.start()
@@ -196,7 +208,7 @@ class Lifecycle:
     def stopping(self) -> None:
         """At the beginning of a graceful stop, before running requests drain."""
         self._house.stopping = True
-        self._jobs.begin_nothing()
+        self._end_jobs()
         self._house.completions.stop()
         if not self._house.settings.cluster:
             # A successor waits for the storage. In a cluster nobody does, and a write that was just let in finds it still shared.
@@ -206,15 +218,21 @@ class Lifecycle:
         """After the last request."""
         if self._release is not None:
             self._release.kill()
-        self._jobs.begin_nothing()
+        self._end_jobs()
         self._periodic.stop()
         if self._house.pins is not None:
             self._house.pins.stop()
         if self._house.shares is not None:
             self._house.shares.leave()
+        with contextlib.suppress(ArkvoryError):
+            self._house.downloads.flush()
         self._leave()
         self._share()
         self._house.database.dispose()
+
+    def _end_jobs(self) -> None:
+        if self._jobs is not None:
+            self._jobs.begin_nothing()
 
     def _leave_after_last_write(self) -> None:
         house = self._house
@@ -223,7 +241,7 @@ class Lifecycle:
         self._leave()
 
     def _replace_process(self) -> None:
-        """Ownership is lost and PostgreSQL answers again: gunicorn starts a fresh process in place of this one."""
+        """Ownership is lost and PostgreSQL answers again: whoever started this process starts a fresh one in its place."""
         if self._worker is not None:
             log.warning("this process is replaced by a fresh one")
             self._worker.handle_exit(None, None)

@@ -13,12 +13,14 @@ from app.database.outage import outage
 from app.errors import ArkvoryError
 from app.http.pacing import Pacing
 from app.http.parts import Parts
-from app.repository.uses import FLUSH_SECONDS
+from app.repository import downloads, uses
 
 log = logging.getLogger(__name__)
 
 DOUBT_SECONDS = 1.0
 PLACE_SECONDS = 8.0
+# How old the metrics of quotas may be, beside the minute between two checks.
+LEVELS_SECONDS = 15.0
 
 
 class PeriodicJobs:
@@ -32,7 +34,9 @@ class PeriodicJobs:
             (settings.upload_lease_seconds / 4, house.admission.renew_leases),
             (PLACE_SECONDS, house.places.renew),
             (PLACE_SECONDS, house.part_holds.renew),
-            (FLUSH_SECONDS, house.uses.flush),
+            (uses.FLUSH_SECONDS, house.uses.flush),
+            (downloads.FLUSH_SECONDS, house.downloads.flush),
+            (LEVELS_SECONDS, house.quotas.refresh),
         ]
         if house.shares is not None and house.pacing is not None:
             self._jobs.append((RENEW_SECONDS, partial(_renew_share, house.shares, house.pacing)))

@@ -93,13 +93,24 @@ class JobRunner:
         """What is nobody's any more is forgotten, once it does not run."""
         if not self._families:
             return self._jobs
-        with self._house.database.read() as connection:
-            found = {family.kind: list(family.find(connection)) for family in self._families}
+        found = {family.kind: jobs for family in self._families if (jobs := self._members(family)) is not None}
         known = {**self._jobs, **{job.name: job for jobs in found.values() for job in jobs}}
         gone = [name for name, each in entries.items() if name.partition("/")[0] in found and name not in known and not each.running]
         if gone:
             self._house.schedule.forget(gone)
         return known
+
+    def _members(self, family: Family) -> Sequence[Job] | None:
+        """Null when they cannot be told now: no reason to leave the others."""
+        try:
+            with self._house.database.read() as connection:
+                return list(family.find(connection))
+        except Exception as error:
+            if isinstance(error, ArkvoryError):
+                outage.consequence(log, "jobs of the kind %s are put off: %s", error, family.kind)
+            else:
+                log.exception("jobs of the kind %s cannot be told", family.kind)
+            return None
 
     def _plan(self, jobs: Iterable[Job], entries: Mapping[str, Entry]) -> bool:
         planned = {job.name: Planned(job.name, job.every_seconds, job.description) for job in jobs}

@@ -9,6 +9,7 @@
     cache rows, released uploads, mail that nobody will read, dead pins,
     what is told of uploads in parts that have ended                     → old ones go
     work of mirrors that are gone
+    logins that nobody confirmed, tokens that expired a month ago        → gone
 
 Each batch is a short transaction of its own; whatever ends half way is finished by the next run.
 """
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 
 BATCH = 500
 RELEASED_KEPT_SECONDS = 24 * 3600
+# So long a list of tokens shows one that has expired.
+EXPIRED_KEPT_SECONDS = 30 * 24 * 3600
 
 
 @dataclass
@@ -289,6 +292,7 @@ class Cleanup:
         with self._transactions.begin() as transaction:
             # Nothing else is locked, and nobody waits for these rows.
             pins.delete_dead(transaction.connection)
+        self._purge_expired()
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.UPLOADS)
             transaction.connection.execute(
@@ -307,6 +311,15 @@ class Cleanup:
                     "and not exists (select 1 from arkvory_repositories r where r.id = c.repository_id)"
                 )
             )
+        with self._database.write() as connection:
+            connection.execute(_DELETE_DOWNLOADS_OF_NOTHING)
+
+    def _purge_expired(self) -> None:
+        """Nothing is believed of them any more. One with which others were made that hold still goes after these."""
+        with self._transactions.begin() as transaction:
+            transaction.order.reach(Step.PEOPLE)
+            for statement in _DELETE_EXPIRED:
+                transaction.connection.execute(statement, {"kept": EXPIRED_KEPT_SECONDS})
 
     def _purge_mail(self) -> int:
         """M4: of processes that left without a word, and their rows."""
@@ -327,3 +340,16 @@ class Cleanup:
 
 _STALE = "a.candidate_at <= now() - make_interval(secs => :grace)"
 _LOCKED_PARTS = text(f"select a.id, a.path, a.blob_id, a.upload_id from arkvory_artifacts a where a.id = any(:ids) and {_STALE} for update")
+_EXPIRED = "expires_at < now() - make_interval(secs => :kept)"
+_DELETE_EXPIRED = (
+    text("delete from arkvory_logins where digest in (select digest from arkvory_logins where expires_at < now() for update skip locked)"),
+    text(f"delete from arkvory_deploy_tokens where id in (select id from arkvory_deploy_tokens where {_EXPIRED} for update skip locked)"),
+    text(
+        f"delete from arkvory_tokens where id in (select id from arkvory_tokens t where {_EXPIRED} "
+        "and not exists (select 1 from arkvory_tokens c where c.parent_id = t.id) "
+        "and not exists (select 1 from arkvory_deploy_tokens c where c.parent_id = t.id) for update skip locked)"
+    ),
+)
+_DELETE_DOWNLOADS_OF_NOTHING = text(
+    "delete from arkvory_repository_downloads d where not exists (select 1 from arkvory_repositories r where r.id = d.repository_id)"
+)

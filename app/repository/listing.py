@@ -25,6 +25,7 @@ from app.errors import Forbidden, NotFound, Quarantined, Unauthenticated
 from app.repository.formats import is_internal, main_path
 from app.repository.members import members_now
 from app.repository.names import PATH_BYTES
+from app.repository.quotas import level_of
 
 # Most paths that one page of a search looks at, and most repositories.
 LOOKED_AT = 20_000
@@ -54,17 +55,26 @@ class Artifact:
     held: str | None
     trust: str | None
     held_at: datetime | None
+    # As they were written last, half a minute ago at most.
+    downloads: int
+    last_downloaded_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes by the status of their uploads, as admission counts them, and how many artifacts there are."""
+    """Bytes by the status of their uploads, as admission counts them, and how many artifacts there are.
+
+    `quota_level`: see `quotas.level_of`; null without a quota. Downloads are also those of what is gone since.
+    """
 
     open: int
     published: int
     garbage: int
     quota_bytes: int | None
+    quota_level: int | None
     artifacts: int
+    downloads: int
+    last_downloaded_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +156,11 @@ class Listing:
             counted = {each.status: int(each.bytes) for each in connection.execute(_BYTES, {"id": snapshot.id})}
             row = connection.execute(_COUNTS, {"id": snapshot.id}).one()
         sums = {status: counted.get(status, 0) for status in ("open", "published", "garbage")}
-        return Usage(**sums, quota_bytes=row.quota_bytes, artifacts=row.artifacts)
+        level = None if row.quota_bytes is None else level_of(sums["open"] + sums["published"], row.quota_bytes)
+        return Usage(
+            **sums, quota_bytes=row.quota_bytes, quota_level=level, artifacts=row.artifacts, downloads=row.downloads,
+            last_downloaded_at=row.last_downloaded_at,
+        )  # fmt: skip
 
     def packages(
         self, caller: Caller, format: str, limit: int, after: tuple[str, str] = ("", ""), only: str | None = None
@@ -326,7 +340,7 @@ def _shown_to_all(row: Row[Any]) -> Artifact:
     """Whether it is held is for those to see who may manage the repository."""
     return Artifact(
         row.repository, None, row.format, row.path, row.size, row.digest, row.content_type, row.package, row.version, row.created_by,
-        row.created_at, row.updated_at, None, None, None,
+        row.created_at, row.updated_at, None, None, None, row.downloads, row.last_downloaded_at,
     )  # fmt: skip
 
 
@@ -362,9 +376,10 @@ def _artifact(snapshot: Snapshot, member: Snapshot | None, row: Row[Any]) -> Art
 
 _ARTIFACTS = (
     "select a.path, b.size, b.digest, a.content_type, p.name as package, a.version, u.name as created_by, a.created_at, a.updated_at, "
-    "h.reason as held, h.trust, h.held_at "
+    "h.reason as held, h.trust, h.held_at, coalesce(d.count, 0) as downloads, d.last_at as last_downloaded_at "
     "from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id left join arkvory_packages p on p.id = a.package_id "
-    "left join arkvory_users u on u.id = a.created_by left join arkvory_holds h on h.repository_id = a.repository_id and h.path = a.path"
+    "left join arkvory_users u on u.id = a.created_by left join arkvory_holds h on h.repository_id = a.repository_id and h.path = a.path "
+    "left join arkvory_downloads d on d.artifact_id = a.id"
 )
 _OF_UPLOADS = text(
     "select f.*, r.name as repository, r.format, t.upload_id from unnest(cast(:repositories as bigint[]), cast(:paths as text[]), "
@@ -373,8 +388,9 @@ _OF_UPLOADS = text(
 )
 _BYTES = text("select status, bytes from arkvory_upload_bytes where repository_id = :id")
 _COUNTS = text(
-    "select r.quota_bytes, (select count(*) from arkvory_artifacts a where a.repository_id = r.id) as artifacts "
-    "from arkvory_repositories r where r.id = :id"
+    "select r.quota_bytes, (select count(*) from arkvory_artifacts a where a.repository_id = r.id) as artifacts, "
+    "coalesce(d.count, 0) as downloads, d.last_at as last_downloaded_at "
+    "from arkvory_repositories r left join arkvory_repository_downloads d on d.repository_id = r.id where r.id = :id"
 )
 _PREFIXES = (
     "array(select coalesce(a.path_prefix, '') from arkvory_rules a where a.repository_id = r.id and 'read' = any(a.permissions) "

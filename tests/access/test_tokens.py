@@ -203,3 +203,25 @@ def test_taking_the_administrators_right_away_binds_their_tokens_too(house: Hous
     with pytest.raises(Forbidden):
         house.users.list(house.identify(secret), 10)
     assert house.parts.identities.identify(Credential("", secret)).administrator is False
+
+
+def test_cleanup_takes_what_expired_long_ago_and_nothing_that_others_were_made_with(house: House) -> None:
+    house.repository()
+    house.user("anna")
+    for name in ("fresh", "old", "parent"):
+        house.tokens.create(ADMIN, NewToken(name, ["read"], None, 1, user="anna"))
+    house.rows("update arkvory_tokens set expires_at = now() - interval '29 days' where name = 'fresh'")
+    house.rows("update arkvory_tokens set expires_at = now() - interval '31 days' where name in ('old', 'parent')")
+    house.rows(
+        "insert into arkvory_deploy_tokens (repository_id, parent_id, name, digest, permissions) "
+        "select r.id, t.id, 'child', 'x', '{read}' from arkvory_repositories r, arkvory_tokens t where t.name = 'parent'"
+    )
+    waiting = "('a', now() - interval '1 second'), ('b', now() + interval '1 hour')"
+    house.rows(f"insert into arkvory_logins (digest, expires_at) values {waiting}")
+    house.clean()
+    left = "select name from arkvory_tokens union select name from arkvory_deploy_tokens"
+    assert {row[0] for row in house.rows(left)} == {"fresh", "parent", "child"}
+    assert house.value("select count(*) from arkvory_logins") == 1
+    house.rows("update arkvory_deploy_tokens set expires_at = now() - interval '31 days'")
+    house.clean()
+    assert {row[0] for row in house.rows(left)} == {"fresh"}

@@ -113,7 +113,8 @@ def test_usage_and_search_speak_of_what_was_stored(server: Server, name: str) ->
     server.repository(name, quota_bytes=100)
     server.put(f"/raw/{name}/some/{name}.bin", b"x" * 7)
     assert server.get(f"/api/v1/repositories/{name}/usage").json() == {
-        "bytes": {"open": 0, "published": 7, "garbage": 0}, "quota_bytes": 100, "artifacts": 1,
+        "bytes": {"open": 0, "published": 7, "garbage": 0}, "quota_bytes": 100, "quota_level": 0, "artifacts": 1,
+        "downloads": 0, "last_downloaded_at": None,
     }  # fmt: skip
     found = server.get("/api/v1/search", params={"q": name.upper()}).json()["items"]
     assert [(each["repository"], each["path"]) for each in found] == [(name, f"some/{name}.bin")]

@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from app.database import writelocks
 from app.database.engines import RESERVED_CONNECTIONS
 from config.settings import SETTINGS, Settings
 from tests.support import clients
@@ -24,8 +25,9 @@ def complaints(folder: Path, unit: str) -> list[str]:
     return [line for line in (done.stdout + done.stderr).splitlines() if "arkvory" in line]
 
 
-def test_systemd_takes_the_unit_without_a_word(tmp_path: Path) -> None:
+def test_systemd_takes_the_units_without_a_word(tmp_path: Path) -> None:
     unit = UNIT.read_text()
+    assert complaints(tmp_path, (ROOT / "config" / "arkvory-worker.service").read_text()) == []
     assert complaints(tmp_path, unit) == []
     assert complaints(tmp_path, unit.replace("KillMode=", "KillMod=")) != []
 
@@ -44,5 +46,7 @@ def test_the_settings_are_ones_that_the_server_takes() -> None:
     assert set(given) <= known
     settings = Settings.from_environment(given)
     assert (settings.cluster, settings.instance_id, settings.processes) == (True, "vm1", 2)
-    # Two such servers fit into a PostgreSQL as it comes.
-    assert 2 * settings.processes * (settings.database_pool_size + settings.session_pool_size) <= 100 - RESERVED_CONNECTIONS
+    # Two such servers, and a worker with each, fit into a PostgreSQL as it comes.
+    web, worker = (sum(settings.pool_sizes(worker=each).values()) for each in (False, True))
+    assert settings.serve_worker
+    assert 2 * (settings.processes * web + worker + writelocks.LEAST) <= 100 - RESERVED_CONNECTIONS

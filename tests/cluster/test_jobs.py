@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import gevent
 import pytest
 from gevent.event import Event
+from sqlalchemy import Connection
 
 from app.cluster import leases, schedule
 from app.errors import LockLost, Unavailable
@@ -233,6 +234,25 @@ def test_jobs_of_a_family_come_and_go_with_their_rows(make_member: MakeMember, r
     eventually(lambda: sorted(ran) == ["one", "two"])
     names.remove("two")
     eventually(lambda: [row[0] for row in member.rows("select name from arkvory_jobs")] == ["mirror/one"])
+
+
+def test_a_family_that_cannot_be_told_stops_no_other_job_and_loses_none(make_member: MakeMember, runners: Runners, hasty: None) -> None:
+    member = make_member()
+    good = [True]
+    ran: list[str] = []
+
+    def find(connection: Connection) -> list[Job]:
+        if not good[0]:
+            raise ValueError("a fault of the program")
+        return [Job("mirror/one", 60.0, lambda run: ran.append("one"), "")]
+
+    work = Work(every_seconds=0.2)
+    runners.of(member, work.by("me"), families=(Family("mirror", find),))
+    eventually(lambda: ran)
+    good[0] = False
+    before = len(work.runs)
+    eventually(lambda: len(work.runs) > before + 1)
+    assert [row[0] for row in member.rows("select name from arkvory_jobs order by name")] == ["mirror/one", "work"]
 
 
 def test_a_run_says_what_it_is_at(make_member: MakeMember, runners: Runners, hasty: None) -> None:

@@ -18,6 +18,7 @@ from app.database.pools import database_errors
 from app.database.sessions import require_sessions
 from app.errors import ArkvoryError, DatabaseAway, Unavailable
 from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
+from app.http.doctor.upkeep import examine_jobs, examine_quotas
 from app.storage.filesystem import free_bytes
 from config import Settings
 
@@ -46,6 +47,8 @@ def _table_checks(settings: Settings, owns_storage: Callable[[], bool] | None) -
     yield "switches", _switches
     yield "counters", _counters
     yield "capacity", lambda connection: _capacity(connection, settings)
+    yield "quotas", examine_quotas
+    yield "jobs", lambda connection: examine_jobs(connection, serving=owns_storage is not None)
     yield "uploads", lambda connection: _uploads(connection, settings)
     yield "blobs", lambda connection: _blobs(connection, settings)
     yield "administrator", lambda connection: _administrator(connection, settings)
@@ -84,7 +87,7 @@ def _reachable(database: Database) -> Finding:
 def has_tables(database: Database) -> bool:
     """Whether this release's tables are there. Raises ArkvoryError."""
     with database.read() as connection:
-        return connection.execute(text("select to_regclass('arkvory_leases')")).scalar() is not None
+        return connection.execute(text("select to_regclass('arkvory_quota_levels')")).scalar() is not None
 
 
 def _migrations(connection: Connection) -> Finding:

@@ -315,7 +315,8 @@ def pages(server: Server, path: str, *, auth: Any = ..., **query: Any) -> list[d
 def test_it_stores_nothing_and_a_search_finds_things_where_they_are(grouped: Grouped, server: Server) -> None:
     grouped.put("needle", b"1", "one")
     assert server.get("/api/v1/repositories/all/usage").json() == {
-        "bytes": {"open": 0, "published": 0, "garbage": 0}, "quota_bytes": None, "artifacts": 0,
+        "bytes": {"open": 0, "published": 0, "garbage": 0}, "quota_bytes": None, "quota_level": None, "artifacts": 0,
+        "downloads": 0, "last_downloaded_at": None,
     }  # fmt: skip
     assert [each["repository"] for each in server.get("/api/v1/search?q=needle").json()["items"]] == ["one"]
 
