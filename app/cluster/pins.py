@@ -28,7 +28,6 @@ from app.database.clock import now
 from app.database.engines import Database
 from app.database.locks import PIN_CLASS
 from app.database.outage import outage
-from app.database.pools import destroy
 from app.database.writelocks import Held
 from app.errors import ArkvoryError, LockLost, PinLost
 from app.storage import OpenBlob
@@ -149,9 +148,8 @@ class _Session:
     def __init__(self, database: Database, label: str) -> None:
         self._id = secrets.randbelow(2**31)
         self.rows: set[int] = set()
-        self._connection = database.session.connect()
         self._watching: gevent.Greenlet | None = None
-        self.held = Held(self._connection, "its pins", self._look)
+        self.held = Held(database.session.connect(), "its pins", self._look)
         try:
             with self.held.use() as session:
                 session.execute(text("select pg_advisory_lock(:c, :o)"), {"c": PIN_CLASS, "o": self._id})
@@ -194,8 +192,7 @@ class _Session:
                     session.execute(text("delete from arkvory_pin_sessions where id = :id"), {"id": self._id})
             except ArkvoryError as error:
                 log.info("pins are left to run out: %s", error)
-        self.held.lost = True
-        destroy(self._connection, "the pin session")
+        self.held.end()
 
 
 def _batches(ids: Iterable[int]) -> Iterator[list[int]]:

@@ -59,7 +59,7 @@ class Held:
         if not self.lost and now() - self._last_good > OLDEST_CHECK_SECONDS:
             self._check()
         if self.lost:
-            raise LockLost(f"this process has lost {self._name}: its session with the database broke; begin again")
+            raise self._lost()
 
     def watch(self) -> None:
         """Until it is lost; in a greenlet of its own."""
@@ -77,12 +77,23 @@ class Held:
     def use(self) -> Iterator[Connection]:
         """The session, for one greenlet at a time and for two seconds. Whatever goes wrong in it loses it; ArkvoryErrors are raised on."""
         with self._turn:
+            if self.lost:
+                raise self._lost()
             try:
                 with gevent.Timeout(CHECK_SECONDS, DatabaseAway("the database did not answer in time")), database_errors():
                     yield self._session
             except BaseException as error:
                 self._lose(error)
                 raise
+
+    def end(self) -> None:
+        """The session ends, and what it held with it, once nobody waits in it: closing it under somebody would stop the whole process."""
+        self.lost = True
+        with self._turn:
+            destroy(self._session, f"the session of {self._name}")
+
+    def _lost(self) -> LockLost:
+        return LockLost(f"this process has lost {self._name}: its session with the database broke; begin again")
 
     def _lose(self, error: BaseException) -> None:
         if not self.lost and not isinstance(error, gevent.GreenletExit):
@@ -119,9 +130,8 @@ class WriteLocks(Pool):
         try:
             yield held
         finally:
-            # First the one that may be waiting in the connection.
             watching.kill()
-            destroy(session, f"the connection of the lock of {name}")
+            held.end()
             self._used -= 1
 
     def _taken(self, name: str, wait_seconds: float) -> Connection | None:

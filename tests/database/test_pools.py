@@ -166,6 +166,23 @@ def test_a_process_that_stood_still_asks_before_it_believes_in_its_lock(house: H
             held.require()
 
 
+def test_a_lock_is_let_go_while_somebody_asks_about_it(house: House) -> None:
+    """psycopg2 holds a mutex while a greenlet waits in a connection: closing it from another one would be the end of everything."""
+    asking: list[gevent.Greenlet] = []
+
+    def ask(held: writelocks.Held) -> None:
+        with held.use() as session:
+            session.execute(text("select pg_sleep(0.3)"))
+
+    with house.parts.database.write_lock.hold("mirror/1") as held:
+        assert held is not None
+        asking += [gevent.spawn(ask, held) for _ in range(2)]
+        gevent.sleep(0.1)
+    asking[0].get(timeout=5)
+    with pytest.raises(LockLost):
+        asking[1].get(timeout=5)
+
+
 def test_there_are_two_and_one_for_each_mirror_and_the_next_one_waits(house: House, make_house: MakeHouse) -> None:
     pool = make_house(owns=False, ARKVORY_DATABASE_WAIT_SECONDS="0.3").parts.database.write_lock
     assert pool.size == 2
