@@ -244,7 +244,7 @@ class Client:
         return uploads.upload(self._sending(parallel, stop), file, wish)
 
     def _unchanged(self, wish: uploads.Wish, there: Artifact) -> Uploaded:
-        self._progress(Event("upload", wish.path, "done", there.size, there.size, ", was there"))
+        self._progress(Event("upload", wish.path, "done", there.size, there.size, "was there already"))
         return Uploaded(wish.repository, wish.path, there.size, there.sha256, unchanged=True)
 
     def _download(self, address: str, name: str, file: Path, parallel: int, stop: Stop) -> Downloaded:

@@ -264,7 +264,7 @@ class _Download:
 
     def _result(self, facts: _Facts, resumed: int, *, unchanged: bool = False, verified: bool = True) -> Downloaded:
         self._done = self._size = facts.size or 0
-        self._tell("done", ", was there" if unchanged else "")
+        self._tell("done", "was there already" if unchanged else "")
         return Downloaded(self._name, str(self._target), facts.size or 0, facts.sha256, resumed, unchanged, verified)
 
     def _tell(self, what: Any, words: str = "") -> None:

@@ -26,7 +26,7 @@ _VERBS = {"upload": "Uploaded", "download": "Downloaded"}
 class Event:
     """`done` of `size` bytes (null where nobody knows) of the file `name` are through; `words` say why it waits, or what failed.
 
-    `waiting` without a name is about a request that belongs to no file.
+    `waiting` without a name is about a request that belongs to no file; a file that is done with words was there already.
     """
 
     kind: Literal["upload", "download", "request"]
@@ -123,7 +123,8 @@ def size_in_words(number: int) -> str:
 def _line(event: Event) -> str:
     name = _clean(event.name)
     if event.state == "done":
-        return f"{_VERBS[event.kind]} {name} ({size_in_words(event.size or event.done)}{_clean(event.words)})"
+        size = size_in_words(event.size or event.done)
+        return f"{name} {event.words} ({size})" if event.words else f"{_VERBS[event.kind]} {name} ({size})"
     return f"{name}: {_clean(event.words)}" if name else _clean(event.words)
 
 

@@ -114,7 +114,8 @@ def test_files_go_up_are_listed_found_fetched_and_deleted(here: Run, repository:
     done = here("download", f"{repository}/2026/", "out", "--json")
     assert [(each["path"], each["verified"]) for each in json.loads(done.stdout)] == [("2026/report.pdf", True), ("2026/sub/a.txt", True)]
     assert (tmp_path / "out" / "sub" / "a.txt").read_bytes() == b"a" * 2048
-    assert here("download", f"{repository}/2026/", "out").stdout == "0 files downloaded, 0 B; 2 there already.\n"
+    done = here("download", f"{repository}/2026/", "out")
+    assert done.stdout == "0 files downloaded, 0 B; 2 there already.\n" and "2026/report.pdf was there already (6 B)\n" in done.stderr
     here("delete", f"{repository}/2026/report.pdf")
     done = here("download", f"{repository}/2026/report.pdf", code=4)
     assert done.stderr.startswith("arkvoryctl: ") and "What there is: arkvoryctl repo list" in done.stderr
