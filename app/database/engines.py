@@ -179,10 +179,13 @@ class Database:
         return sum(pool.statements for pool in self.pools)
 
     def demand(self, servers: Mapping[str, int], runners: int) -> Demand:
-        """What the pools of so many processes may open, `runners` of which run jobs and so have write locks."""
+        """What the pools of so many processes may open, `runners` of which run jobs and so have write locks.
+
+        Without any the web processes run them, each job in one of them: together they take as many as one runner.
+        """
         web, worker = (self._counted(self.settings.pool_sizes(worker=each)) for each in (False, True))
         # On a single node the web process runs them.
-        return Demand(web, servers, self.write_lock.size, runners, runners if self.settings.cluster else 0, worker)
+        return Demand(web, servers, self.write_lock.size, max(1, runners), runners if self.settings.cluster else 0, worker)
 
     def _counted(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
         return {name: size for name, size in sizes.items() if not (self.pooled and name == "request")}

@@ -203,6 +203,7 @@ def test_a_start_counts_all_pools_of_all_processes(house: House) -> None:
     database = house.parts.database
     database.write_lock.expect(3)
     assert database.demand({"vm1": 3}, 1).total == 3 * (12 + 8) + 5
+    assert database.demand({"vm1": 3}, 0).total == 3 * (12 + 8) + 5, "without a worker the web processes run the jobs"
     most = int(house.value("select current_setting('max_connections')"))
     enough = (most - 10 - 5) // 20
     database.check_budget({"vm1": enough}, 1)
