@@ -1,4 +1,4 @@
-"""Every test, in four runs side by side (`make test`): most tests wait more than they work.
+"""Every test, in five runs side by side (`make test`): most tests wait more than they work.
 
     python -m tests.support.shares [options of pytest]
 
@@ -21,6 +21,7 @@ SHARES = {
     "clients": ("tests/clients", "tests/kills"),
     "clusters": ("tests/cluster", "tests/faults"),
     "protocols": ("tests/protocols",),
+    "edges": ("tests/http", "tests/cli", "tests/sdk"),
 }
 
 
