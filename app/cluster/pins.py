@@ -12,7 +12,7 @@ five seconds after its last good look, by a clock that counts suspension. So a s
 anybody's cleanup takes what they were reading.
 
 Rows and not a lock for each blob: PostgreSQL keeps all locks of all sessions in one table of fixed size, and whoever fills it breaks every
-other transaction. A process has one lock, however much it pins. (docs/adr/0011-pins-are-rows.md)
+other transaction. A process has one lock, however much it pins. (docs/adr/0015-pins-are-rows.md)
 """
 
 from __future__ import annotations
