@@ -149,7 +149,7 @@ class _Session:
         self._id = secrets.randbelow(2**31)
         self.rows: set[int] = set()
         self._watching: gevent.Greenlet | None = None
-        self.held = Held(database.session.connect(), "its pins", self._look)
+        self.held = Held(database.session.connect(), "its pin session", self._look)
         try:
             with self.held.use() as session:
                 session.execute(text("select pg_advisory_lock(:c, :o)"), {"c": PIN_CLASS, "o": self._id})
