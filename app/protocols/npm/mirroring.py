@@ -3,7 +3,7 @@
     (empty), {number}    the packages that a search for nothing in particular finds, from that one on
     {package}            its packument
 
-Many registries find nothing unless they are asked for something, npmjs.org among them: of those packages have to be named.
+Many registries find nothing unless they are asked for something, the public one among them: of those packages have to be named.
 """
 
 from __future__ import annotations
