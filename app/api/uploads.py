@@ -12,7 +12,7 @@ from app.api.answers import Document, page_document, upload_document
 from app.api.blueprints import PREFIX, Blueprint
 from app.api.parsing import is_text, key_of, one
 from app.api.schemas import ArtifactOut, CompletionIn, NewUploadIn, PageQuery, PartOut, UploadOut, listed
-from app.errors import Invalid, UploadClosed, UploadUnknown
+from app.errors import Invalid, UploadClosed
 from app.http.addresses import public_base
 from app.http.bodies import body_filler, body_size
 from app.http.digests import announced
@@ -28,6 +28,8 @@ Answer = tuple[Document, int, dict[str, str]]
 # When to ask again how an upload is that goes on by itself, in seconds.
 ASK_AGAIN = 2
 LONGEST_KEY = 255
+# The id of no upload.
+NOBODYS = UUID(int=0)
 _BODY = {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 
 
@@ -124,10 +126,11 @@ def _door(name: str) -> Door:
 
 
 def _uuid(id: str) -> UUID:
+    """What is none is nobody's: who asks is looked at first, as for any other upload that is not there."""
     try:
         return UUID(id)
     except ValueError:
-        raise UploadUnknown("there is no such upload") from None
+        return NOBODYS
 
 
 def _after(cursor: str | None) -> str:

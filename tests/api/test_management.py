@@ -407,7 +407,8 @@ def test_the_description_names_every_operation_once_and_each_of_them_answers(ser
     ids = [document["paths"][path][method]["operationId"] for method, path in operations(server)]
     assert len(ids) == len(set(ids)) > 25
     for method, path in operations(server):
-        address = path.replace("{id}", "1").replace("{path}", "a/b").replace("{name}", "absent").replace("{user}", "absent")
+        address = path.replace("{id}", "1").replace("{number}", "1").replace("{path}", "a/b")
+        address = address.replace("{name}", "absent").replace("{user}", "absent")
         answer = server.request(method.upper(), address, auth=None)
         assert answer.status_code in {200, 401, 422}, (method, path, answer.text)
         problem_or_document = "application/problem+json" if answer.status_code >= 400 else "application/json"
