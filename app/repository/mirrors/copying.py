@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from sqlalchemy import text
@@ -58,32 +59,38 @@ class Repositories:
         return found
 
 
-class Prefetch:
-    """A proxy: trail and copies of one run."""
+@dataclass(frozen=True)
+class Chosen:
+    """What of an upstream one run follows, whatever kind of repository it is for."""
 
-    def __init__(self, database: Database, fetches: Fetches, repository: Repositories, names: Sequence[str], rules: Rules) -> None:
-        self._database = database
-        self._fetches = fetches
-        self._repository = repository
-        self._rules = rules
-        self.names = names
+    repository: Repositories
+    names: Sequence[str]
+    rules: Rules
 
     @property
     def snapshot(self) -> Snapshot:
-        return self._repository.now()
+        return self.repository.now()
+
+    def wants(self, path: str) -> bool:
+        return self.rules.want(self.snapshot, path)
+
+
+@dataclass(frozen=True)
+class Prefetch(Chosen):
+    """A proxy: trail and copies of one run."""
+
+    database: Database
+    fetches: Fetches
 
     @property
     def url(self) -> str:
         return self.snapshot.upstream_url or ""
 
-    def wants(self, path: str) -> bool:
-        return self._rules.want(self.snapshot, path)
-
     def document(self, path: str, ways: Sequence[Wanted], at_most: int) -> Brought:
-        return self._fetches.bring(self.snapshot, path)
+        return self.fetches.bring(self.snapshot, path)
 
     def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
-        return self._fetches.ask(self.snapshot, wanted, at_most)
+        return self.fetches.ask(self.snapshot, wanted, at_most)
 
     def require_open(self) -> None:
         snapshot = self.snapshot
@@ -101,14 +108,14 @@ class Prefetch:
         outcome = self._fetched(order)
         if outcome is Outcome.GONE:
             raise NotFound(f"the upstream has no {path!r}")
-        copied = copy_at(self._database, snapshot.id, path)
+        copied = copy_at(self.database, snapshot.id, path)
         if copied is None:
             raise NotFound(f"{path!r} was deleted meanwhile")
         return Copied(*copied, received=copied[1] if outcome is Outcome.STORED else 0)
 
     def _here(self, order: Order, digest: str | None) -> Copied | None:
         """The copy where nobody need be asked: it is fresh, or the bytes that the upstream's list has just told."""
-        found = self._fetches.look(order)
+        found = self.fetches.look(order)
         if found.read_only:
             raise ReadOnly("this server is read only for the time being: nothing is stored", retry_after=60)
         copy = found.copy
@@ -116,16 +123,16 @@ class Prefetch:
             return None
         if digest != f"sha256:{copy.digest}" and (digest is not None or copy.freshness.is_due(found.upstream.url, time.time())):
             return None
-        known = copy_at(self._database, order.snapshot.id, order.path)
+        known = copy_at(self.database, order.snapshot.id, order.path)
         return None if known is None else Copied(*known)
 
     def _fetched(self, order: Order) -> Outcome:
         try:
-            return self._fetches.join(order).end()
+            return self.fetches.join(order).end()
         except NotStorable as error:
             if isinstance(error.__cause__, CapacitySpent | TooLarge):
                 raise error.__cause__ from None
-            if self._fetches.lacks_room(order):
+            if self.fetches.lacks_room(order):
                 raise CapacitySpent(f"there was no room for {order.path!r} just now") from None
             raise NotAllowedHere(f"{order.path!r} is handed on and never stored") from None
         except ArkvoryError as error:

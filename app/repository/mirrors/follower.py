@@ -114,12 +114,12 @@ class Mirroring:
     def _steps(self, row: Any, repository: Repositories, guide: Guide) -> _Steps:
         """Raises Unavailable when the upstream's credentials cannot be read."""
         snapshot = repository.now()
-        rules = Rules(path_rules(snapshot.format, row.include, row.exclude))
+        chosen = repository, row.names, Rules(path_rules(snapshot.format, row.include, row.exclude))
         follower: Prefetch | Import
         if snapshot.kind == "proxy":
-            follower = Prefetch(self._database, self._fetches, repository, row.names, rules)
+            follower = Prefetch(*chosen, self._database, self._fetches)
         else:
-            follower = Import(self._database, self._imports, self._source(row, snapshot), repository, row.names, rules, guide)
+            follower = Import(*chosen, self._database, self._imports, self._source(row, snapshot), guide)
         return _Steps(row.source, guide, follower, follower)
 
     def _source(self, row: Any, snapshot: Snapshot) -> Source:

@@ -19,7 +19,7 @@ from app.cache.snapshots import Snapshot, read_snapshot
 from app.database.engines import Database
 from app.errors import AlreadyExists, NotAllowedHere, NotFound, UpstreamUnfit
 from app.repository.formats import write_policy
-from app.repository.mirrors.copying import Repositories, Rules, copy_at
+from app.repository.mirrors.copying import Chosen, copy_at
 from app.repository.mirrors.guides import Guide, Item
 from app.repository.mirrors.worklist import Copied, Work
 from app.repository.parts import Begun, Kept, Parts
@@ -70,48 +70,29 @@ class _Arrived:
     begun: Begun | None = None
 
 
-class Import:
+@dataclass(frozen=True)
+class Import(Chosen):
     """A hosted repository: trail and copies of one run."""
 
-    def __init__(
-        self,
-        database: Database,
-        imports: Imports,
-        source: Source,
-        repository: Repositories,
-        names: Sequence[str],
-        rules: Rules,
-        guide: Guide,
-    ) -> None:
-        self._database = database
-        self._imports = imports
-        self._source = source
-        self._repository = repository
-        self._rules = rules
-        self._guide = guide
-        self.names = names
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self._repository.now()
+    database: Database
+    imports: Imports
+    source: Source
+    guide: Guide
 
     @property
     def url(self) -> str:
-        return self._source.upstream.url
-
-    def wants(self, path: str) -> bool:
-        return self._rules.want(self.snapshot, path)
+        return self.source.upstream.url
 
     def document(self, path: str, ways: Sequence[Wanted], at_most: int) -> Brought:
         """In a file without a name."""
         for wanted in ways:
-            with self._source.get(wanted) as answer:
+            with self.source.get(wanted) as answer:
                 if not answer.absent:
                     return _taken(answer, path, at_most)
         raise NotFound(f"the upstream has no {path!r}")
 
     def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
-        with self._source.get(wanted) as answer:
+        with self.source.get(wanted) as answer:
             if answer.absent:
                 return None
             body = answer.whole(at_most)
@@ -124,25 +105,25 @@ class Import:
 
     def copy(self, work: Work, kept: Kept) -> Copied:
         item, snapshot = work.item, self.snapshot
-        here = copy_at(self._database, snapshot.id, item.path)
+        here = copy_at(self.database, snapshot.id, item.path)
         if here is not None and item.digest == f"sha256:{here[0]}":
             return Copied(*here, etag=work.etag, last_modified=work.last_modified)
         if here is not None and here[0] != work.sha256:
             raise AlreadyExists(f"{item.path!r} is here already, from somebody else, and stays as it is")
         conditions = _conditions(here)
-        self._imports.may_publish(self._target(snapshot), item.path, conditions)
-        parts = Parts(self._imports.sessions, kept, snapshot.id, item.path)
+        self.imports.may_publish(self._target(snapshot), item.path, conditions)
+        parts = Parts(self.imports.sessions, kept, snapshot.id, item.path)
         with self._answered(parts, _wanted(work, again=here is not None)) as arrived:
             answer = arrived.answer
             if answer.absent:
                 raise NotFound(f"the upstream has no {item.path!r}")
             if answer.unchanged and here is not None:
                 return Copied(*here, etag=work.etag, last_modified=work.last_modified)
-            with Session(self._imports, self._target(snapshot), snapshot, contextlib.ExitStack()) as session:
+            with Session(self.imports, self._target(snapshot), snapshot, contextlib.ExitStack()) as session:
                 received = self._receive(session, parts, arrived, item)
                 told = Copied(received.sha256, received.size, received.size, answer.etag, answer.last_modified)
                 if here is None or received.sha256 != here[0]:
-                    new = self._guide.publishable(self, session, item, received, answer.head)
+                    new = self.guide.publishable(self, session, item, received, answer.head)
                     session.publish(new.files, conditions, new.package)
         return told
 
@@ -154,7 +135,7 @@ class Import:
         if parts.worthwhile:
             begun = parts.begun()
             wanted = parts.wanted(whole, begun)
-            with self._source.get(wanted) as answer:
+            with self.source.get(wanted) as answer:
                 if parts.fits(answer, begun):
                     in_parts = answer.part is not None and not answer.part.is_whole
                     if not in_parts:
@@ -162,7 +143,7 @@ class Import:
                     yield _Arrived(answer, wanted, begun if in_parts else None)
                     return
             parts.give_up(begun)
-        with self._source.get(whole) as answer:
+        with self.source.get(whole) as answer:
             yield _Arrived(answer, whole)
 
     def _receive(self, session: Session, parts: Parts, arrived: _Arrived, item: Item) -> Received:
@@ -171,11 +152,11 @@ class Import:
         algorithm, _, digest = (item.digest or "").partition(":")
         expected = Expected({algorithm: digest} if digest else {}, answer.size if item.size is None else item.size)
         if arrived.begun is None:
-            receiver = session.receiver(expected, ("md5", "sha1"), always=self._guide.checksums)
+            receiver = session.receiver(expected, ("md5", "sha1"), always=self.guide.checksums)
             receiver.drain(lambda _: answer.read())
             return receiver.finish()
-        receiver = parts.receiver(session, arrived.begun, answer, expected, self._guide.checksums)
-        for piece in parts.pieces(answer, arrived.wanted, receiver, self._source.more):
+        receiver = parts.receiver(session, arrived.begun, answer, expected, self.guide.checksums)
+        for piece in parts.pieces(answer, arrived.wanted, receiver, self.source.more):
             receiver.feed(piece)
         return receiver.finish()
 
