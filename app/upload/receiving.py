@@ -12,7 +12,7 @@ from typing import cast
 import gevent
 from gevent.event import AsyncResult
 
-from app.errors import DigestMismatch, Invalid
+from app.errors import DigestMismatch, Invalid, UploadGivenUp
 from app.storage import BlobStore, Incoming, Whole
 from app.storage.disk import disk_errors
 from app.upload.admission import Admission, Reservation
@@ -265,9 +265,12 @@ class Receiver:
 
 
 def _flush_file(path: Path) -> None:
-    """What was written into it, by whatever descriptor, is on the disk."""
-    with disk_errors(), path.open("rb", buffering=0) as file:
-        os.fdatasync(file.fileno())
+    """What was written into it, by whatever descriptor, is on the disk. Raises UploadGivenUp when another one has taken it over."""
+    try:
+        with disk_errors(FileNotFoundError), path.open("rb", buffering=0) as file:
+            os.fdatasync(file.fileno())
+    except FileNotFoundError:
+        raise UploadGivenUp from None
 
 
 def _hash_file(path: Path, algorithms: Iterable[str]) -> dict[str, str]:

@@ -12,6 +12,8 @@ from gevent.event import Event
 from app.errors import Conflict, Invalid, NotAllowedHere, NotFound
 from app.repository.mirrors import run
 from app.repository.mirrors.settings import MirrorSettings
+from app.repository.mirrors.worklist import WorkList
+from tests.conftest import MakePause
 from tests.mirrors.conftest import Following
 from tests.support.house import ADMIN, eventually
 from tests.support.upstreams import FakeUpstream, noise
@@ -292,3 +294,20 @@ def test_another_upstream_is_followed_from_its_own_beginning(following: Followin
         assert following.run("mvn").state == "complete"
         copies = "select b.digest from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.path = :path"
         assert house.value(copies, path=path) == hashlib.sha256(bodies[f"/{where}/{path}"]).hexdigest()
+
+
+def test_what_ends_while_the_list_is_looked_at_is_not_begun_again(proxied: Following, upstream: FakeUpstream, pause: MakePause) -> None:
+    """The look saw it as it was before."""
+    serve(upstream, {"a": b"a", "b": b"b"})
+    gate = Event()
+    upstream.put("/a", noise(200_000), gate=gate)
+    proxied.follow(concurrency=3)
+    proxied.begin()
+    eventually(lambda: upstream.count("/a") == 1 and proxied.states().get("b") == "done")
+    look = pause(WorkList, "_due")
+    look.reached()
+    gate.set()
+    eventually(lambda: proxied.states()["a"] == "done")
+    look.go()
+    proxied.wait()
+    assert upstream.count("/a") == 1

@@ -227,7 +227,8 @@ class Run:
 
     def _next(self) -> Work | None:
         if not self._waiting:
-            self._waiting.extend(self._work.due(TAKEN, self._under_way))
+            # As it is before the look: what ends meanwhile may be seen as it was.
+            self._waiting.extend(self._work.due(TAKEN, frozenset(self._under_way)))
         return self._waiting.popleft() if self._waiting else None
 
     def _begin(self, work: Work) -> None:

@@ -77,10 +77,13 @@ class WorkList:
 
     def due(self, limit: int, but: Collection[tuple[str, str]]) -> list[Work]:
         """What is to be done now, files before lists, without those that are being done."""
-        with self._database.read() as connection:
-            rows = connection.execute(_DUE, self._known | {"limit": limit + len(but)}).all()
+        rows = self._due(limit + len(but))
         found = [Work(Item(*row[:6]), *row[6:]) for row in rows if (row.kind, row.path) not in but]
         return found[:limit]
+
+    def _due(self, limit: int) -> list[Any]:
+        with self._database.read() as connection:
+            return list(connection.execute(_DUE, self._known | {"limit": limit}))
 
     def seconds_to_next(self) -> float | None:
         """Until something is due; null when nothing is left to do."""
