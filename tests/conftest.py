@@ -54,7 +54,8 @@ MakeCluster = Callable[..., Cluster]
 MakeHouse = Callable[..., House]
 MakePause = Callable[..., Pause]
 
-hypothesis.settings.register_profile("arkvory", deadline=None)
+# Long runs look at more of them (`make soak`).
+hypothesis.settings.register_profile("arkvory", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("arkvory")
 
 

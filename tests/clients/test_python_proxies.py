@@ -169,6 +169,7 @@ def test_pypiserver_by_its_bare_address_has_an_index_too(desk: Desk, pypiserver:
     assert list(proxied.pip(("itsdangerous",), "bare")) == [each.name for each in (pypiserver.folder / "packages").glob("itsdangerous-*")]
 
 
+@pytest.mark.soak
 def test_devpi_gives_json_with_its_hashes(desk: Desk, devpi: Peer) -> None:
     proxied = Grouped(desk, f"http://127.0.0.1:{devpi.port}/root/dev/+simple/")
     proxied.publish()

@@ -62,7 +62,7 @@ def lost_mail(observer: Observer) -> Iterator[None]:
 def test_doors_of_every_kind_are_closed_again_and_again_and_nobody_answers_late(make_cluster: MakeCluster) -> None:
     cluster, stage = build(make_cluster, masters=2, workers=1)
     for kind in KINDS:
-        tally = flip(stage, kind, LATE_SECONDS, doors=12, most=24, seconds=5)
+        tally = flip(stage, kind, LATE_SECONDS, doors=12, most=12, seconds=10)
         assert tally.closings >= 8 and tally.at_once >= tally.closings
     assert corrections(cluster) == 0
 

@@ -61,6 +61,7 @@ def run(street: Street, examples: int, steps: int) -> None:
     run_state_machine_as_test(machine, settings=sizes)
 
 
+@pytest.mark.soak
 def test_three_servers_agree_with_the_model_whatever_happens(street: Street) -> None:
     run(street, 1, 10)
     assert street.changes >= 2 * len(street.doors) and street.answers >= 10 * len(street.doors)

@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,10 @@ from typing import Any
 
 import psutil
 
+from tests.support.warm import Started, warm
+
 ROOT = Path(__file__).parents[2]
+
 PATIENCE = 30.0
 
 
@@ -124,7 +126,7 @@ class Edge:
         self._settings = settings
         # A client's context, where the settings are for https.
         self.tls: ssl.SSLContext | None = None
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Started | None = None
         self.port = 0
 
     def start(self) -> Edge:
@@ -132,9 +134,8 @@ class Edge:
         # The sample has no database; a configured one keeps the master from starting its own.
         environment |= {"PORT": "0", "ARKVORY_BIND": "127.0.0.1", "ARKVORY_DATABASE_URL": "postgresql://127.0.0.1:1/none",
                         "SAMPLE_FOLDER": str(self.folder), **self._settings}
-        command = [sys.executable, "-m", "gunicorn", "-c", "config/gunicorn.py", "tests.http.sample:app"]
-        with open(self.errors, "ab") as errors, open(self.output, "ab") as output:
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+        output, errors = (os.open(each, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for each in (self.output, self.errors))
+        self.process = warm.start(["-c", "config/gunicorn.py", "tests.http.sample:app"], environment, output, errors)
         self.port = until(self._listening)
         with self.wire() as wire:
             assert wire.ask("GET", "/ping").body == b"pong"

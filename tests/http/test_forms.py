@@ -67,7 +67,7 @@ def read(
 
 
 @given(CONTENT, CONTENT, st.lists(st.integers(1, 40), min_size=1, max_size=6), st.booleans(), st.sampled_from(["", " ", "\t  "]))
-@settings(max_examples=400)
+@settings(max_examples=100)
 def test_a_form_means_the_same_however_it_is_cut_and_ordered(
     content: bytes, signature: bytes, lengths: list[int], content_first: bool, padding: str
 ) -> None:

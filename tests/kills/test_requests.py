@@ -91,6 +91,7 @@ def test_w1_to_w5_the_process_killed_at_each_step(stand: Stand, steps: Steps) ->
     check_page(steps, "process killed", strike_all(stand, steps, blows, clean_first=True))
 
 
+@pytest.mark.soak
 def test_w1_to_w5_postgresql_killed_at_each_step(stand: Stand, own_postgres: embedded.EmbeddedPostgres, steps: Steps) -> None:
     """By an immediate shutdown and by SIGKILL in turn; it comes back, the server goes on. The same request comes before the cleanup."""
     hows = itertools.cycle((signal.SIGQUIT, signal.SIGKILL))

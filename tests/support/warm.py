@@ -71,8 +71,8 @@ class Warm:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: Any = None
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], log: int) -> Started:
-        """gunicorn with these arguments; `log` is a descriptor, which is closed here."""
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], output: int, errors: int | None = None) -> Started:
+        """gunicorn with these arguments; what it prints goes to these descriptors, which are closed here."""
         import socket
 
         if self._process is None or self._process.poll() is not None:
@@ -84,9 +84,10 @@ class Warm:
             theirs.close()
         ours, theirs_news = os.pipe()
         request = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
-        socket.send_fds(self._line, [request], [log, theirs_news])
-        os.close(log)
-        os.close(theirs_news)
+        given_away = [output, output if errors is None else errors, theirs_news]
+        socket.send_fds(self._line, [request], given_away)
+        for each in set(given_away):
+            os.close(each)
         return Started(ours)
 
 
@@ -128,15 +129,16 @@ def _serve(monkey: Any) -> None:
             request, descriptors = _received(line)
             if not request:
                 return
-            log, told = descriptors
+            output, errors, told = descriptors
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for each in (line.detach(), reader, writer, told, *news.values()):
                     os.close(each)
-                _become(json.loads(request), log)
-            os.close(log)
+                _become(json.loads(request), output, errors)
+            os.close(output)
+            os.close(errors)
             os.write(told, b"%d\n" % pid)
             news[pid] = told
 
@@ -146,7 +148,7 @@ def _received(line: Any) -> tuple[bytes, list[int]]:
     import socket
 
     size = array.array("i").itemsize
-    request, beside, _, _ = line.recvmsg(1024 * 1024, socket.CMSG_SPACE(2 * size))
+    request, beside, _, _ = line.recvmsg(1024 * 1024, socket.CMSG_SPACE(3 * size))
     descriptors = array.array("i")
     for _, _, data in beside:
         descriptors.frombytes(data)
@@ -166,14 +168,13 @@ def _tell(news: dict[int, int]) -> None:
             os.close(told)
 
 
-def _become(request: Mapping[str, Any], log: int) -> NoReturn:
+def _become(request: Mapping[str, Any], output: int, errors: int) -> NoReturn:
     """A gunicorn that was just started."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, number in ((nothing, 0), (log, 1), (log, 2)):
+    for number, descriptor in enumerate((nothing, output, errors)):
         os.dup2(descriptor, number)
-    os.close(nothing)
-    os.close(log)
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(request["environment"])
     for stream in (sys.stdout, sys.stderr):

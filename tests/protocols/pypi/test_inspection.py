@@ -433,7 +433,7 @@ def test_a_project_of_many_extras_is_no_attack(tmp_path: Path) -> None:
     assert len(look(tmp_path, FOO, headers(*lines)).fields["requires_dist"]) == 2000
 
 
-SPOIL = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SPOIL = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @given(st.data())

@@ -88,7 +88,7 @@ def test_the_hash_of_the_metadata_file_is_its_own_and_absent_when_none_is_served
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_no_text_breaks_out_of_a_page(requires: str, reason: str) -> None:
     hostile = replace(WHEEL, requires_python=requires or None, yanked=reason)
     html, from_json = both(hostile, SDIST)
