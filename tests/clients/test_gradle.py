@@ -78,6 +78,7 @@ def test_what_gradle_publishes_it_resolves(gradle: Gradle) -> None:
     assert "lib-1.5.jar holds PK" in gradle.build("app", RESOLVING.format(repository=resolver, wanted="org.acme:lib:1.5"), "files")
 
 
+@pytest.mark.soak
 def test_gradle_resolves_ranges_and_snapshots_by_the_metadata(gradle: Gradle) -> None:
     """HO-MVN-3: it asks for exactly the files that the metadata names."""
     builds = ("2.0-20200513.061306-4", "2.0-20200514.061306-5")

@@ -83,6 +83,7 @@ def test_a_proxy_and_a_hosted_repository_follow_pypiserver(server: Server, pypis
     assert {each["filename"] for each in page["files"]} == {name for name in files if name.startswith("req")}
 
 
+@pytest.mark.soak
 def test_a_proxy_follows_verdaccio_by_names(server: Server, verdaccio: Verdaccio) -> None:
     address = f"http://127.0.0.1:{verdaccio.port}"
     for name, version in (("lib", "1.0.0"), ("lib", "1.1.0"), ("@acme/base", "2.0.0")):
@@ -94,6 +95,7 @@ def test_a_proxy_follows_verdaccio_by_names(server: Server, verdaccio: Verdaccio
     assert stored(server, "js") == {"lib/-/lib-1.0.0.tgz", "lib/-/lib-1.1.0.tgz", "@acme/base/-/base-2.0.0.tgz"}
 
 
+@pytest.mark.soak
 def test_a_proxy_follows_the_catalog_of_docker_registry(server: Server, tmp_path: Path) -> None:
     """With a layer that comes in parts."""
     layers = [noise(20_000), noise(9 * 1024 * 1024, 2)]

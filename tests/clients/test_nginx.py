@@ -172,6 +172,7 @@ class Load:
         gevent.joinall(self._running, timeout=90)
 
 
+@pytest.mark.soak
 def test_a_rolling_restart_under_load_loses_no_request(nginx: Nginx, servers: Cluster) -> None:
     """Each server in turn is stopped as systemd stops it, and started again, while clients read, upload and change things."""
     servers[0].put("/raw/files/here", bytes(2_000_000))

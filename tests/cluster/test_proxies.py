@@ -32,8 +32,15 @@ def crowd(cluster: Cluster, path: str) -> set[str]:
     return {each.value for each in clients}
 
 
-@pytest.mark.parametrize("through", ["there", "all"])
-@pytest.mark.parametrize(("format", "path"), [("raw", "b.jar"), ("maven", "org/acme/b/1.0/b-1.0.jar")])
+@pytest.mark.parametrize(
+    ("format", "path", "through"),
+    [
+        ("raw", "b.jar", "all"),
+        ("maven", "org/acme/b/1.0/b-1.0.jar", "there"),
+        pytest.param("raw", "b.jar", "there", marks=pytest.mark.soak),
+        pytest.param("maven", "org/acme/b/1.0/b-1.0.jar", "all", marks=pytest.mark.soak),
+    ],
+)
 def test_a_crowd_over_two_processes_is_one_request(
     make_cluster: MakeCluster, upstream: FakeUpstream, format: str, path: str, through: str
 ) -> None:

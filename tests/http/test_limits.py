@@ -107,7 +107,7 @@ def test_beyond_the_limit_a_connection_waits_for_its_turn(make_edge: Any) -> Non
         busy = []
         for number in range(8):
             busy.append(stack.enter_context(server.wire()))
-            busy[-1].request("GET", "/slow?seconds=1.5")
+            busy[-1].request("GET", "/slow?seconds=5")
             until(lambda known=number: len(server.worker.net_connections()) >= known + 2)
         late = stack.enter_context(server.wire())
         late.request("GET", "/ping")

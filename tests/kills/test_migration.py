@@ -222,6 +222,7 @@ def test_w1_w4_the_process_killed_at_each_statement(known: Known, new_database: 
     check_page("process killed", cells)
 
 
+@pytest.mark.soak
 def test_w1_w4_postgresql_killed_at_each_migration(
     known: Known, private_postgres: embedded.EmbeddedPostgres, tmp_path: Path
 ) -> None:
@@ -239,7 +240,7 @@ def test_w1_w4_postgresql_killed_at_each_migration(
     check_page("PostgreSQL killed", cells)
 
 
-@pytest.mark.parametrize(("how", "column"), [("lost", "COMMIT lost"), ("unheard", "its answer lost")])
+@pytest.mark.parametrize(("how", "column"), [("lost", "COMMIT lost"), pytest.param("unheard", "its answer lost", marks=pytest.mark.soak)])
 def test_w1_w4_each_commit_lost_and_its_answer_lost(
     known: Known, new_database: NewDatabase, tmp_path: Path, how: str, column: str
 ) -> None:

@@ -121,7 +121,7 @@ def lose(stand: Stand, name: str, step: str, how: str) -> Scene:
     return stopped.scene
 
 
-@pytest.mark.parametrize(("how", "column"), [("lost", "COMMIT lost"), ("unheard", "its answer lost")])
+@pytest.mark.parametrize(("how", "column"), [("lost", "COMMIT lost"), pytest.param("unheard", "its answer lost", marks=pytest.mark.soak)])
 def test_w1_to_w5_each_commit_lost_and_its_answer_lost(wired: Stand, steps: Steps, how: str, column: str) -> None:
     commits = {name: [step for step in steps[name] if ": commit" in step] for name in steps}
     cells: dict[tuple[str, str], str] = {}

@@ -109,6 +109,8 @@ def make_shop(house: House, database_url: str, tmp_path: Path, upstream: FakeUps
         each.close()
 
 
+# For what takes long: the others in long runs.
+SOME_NOW = [each if each.format in {"raw", "npm"} else pytest.param(each, marks=pytest.mark.soak) for each in WARES]
 each_format = pytest.mark.parametrize("ware", WARES, ids=lambda ware: ware.format)
 
 
@@ -268,7 +270,7 @@ def test_of_what_its_rules_leave_out_an_upstream_hears_nothing(make_shop: MakeSh
 # Documents of a group (C9, DESIGN 6)
 
 
-@each_format
+@pytest.mark.parametrize("ware", SOME_NOW, ids=lambda ware: ware.format)
 def test_c9_no_validator_of_a_group_outlives_what_it_described(make_shop: MakeShop, ware: Ware) -> None:
     """Equal ETags are equal bytes, whatever happened between; the next answer is what one without any memory would be; 304 means it."""
     shop = make_shop(ware)

@@ -1,4 +1,4 @@
-"""Every test, in five runs side by side (`make test`): most tests wait more than they work.
+"""Every test, in six runs side by side (`make test`): most tests wait more than they work.
 
     python -m tests.support.shares [options of pytest]
 
@@ -22,6 +22,7 @@ SHARES = {
     "clusters": ("tests/cluster", "tests/faults"),
     "protocols": ("tests/protocols",),
     "edges": ("tests/http", "tests/cli", "tests/sdk"),
+    "core": ("tests/repository", "tests/mirrors", "tests/upload", "tests/upstream"),
 }
 
 
