@@ -188,7 +188,7 @@ def test_more_processes_than_postgresql_has_connections_for_are_refused(cluster:
     large.start(ready=False)
     said = refused(large)
     # Two of its own and the four that run elsewhere.
-    assert "of 6 process(es) (2 of large, 2 of vm1, 2 of vm2) may open 504 connections" in said
+    assert "of 6 process(es) (2 of large, 2 of vm1, 2 of vm2), and write-lock 2 in 1 of them may open 506 connections" in said, said
 
 
 def test_a_server_without_the_shared_folder_of_blobs_is_refused_and_says_what_to_do(cluster: Cluster, tmp_path: Path) -> None:

@@ -24,13 +24,13 @@ def crowd(make_member: MakeMember, postgres: EmbeddedPostgres) -> Crowd:
     return Crowd(member, postgres.pid)
 
 
-def test_m1_a_publish_costs_one_row_for_each_instance_and_little_time(crowd: Crowd) -> None:
+def test_m1_a_publish_costs_one_small_row_for_each_instance(crowd: Crowd) -> None:
     alone = crowd.measure_publish(20)
     crowd.grow(100)
     many = crowd.measure_publish(20)
     assert (alone.rows, many.rows) == (0, 100)
     assert many.wal - alone.wal < 100 * 600, "bytes of WAL"
-    assert many.median < alone.median + 25, "milliseconds"
+    # How long that takes is measured in long runs, below.
 
 
 def test_m2_mail_of_many_instances_is_taken_at_their_pace(crowd: Crowd) -> None:
