@@ -498,7 +498,7 @@ def test_the_first_files_of_many_versions_arrive_together(room: Room) -> None:
     """HO-MVN-2."""
     paths = [jar(f"1.{number}", ending) for number in range(50) for ending in (".jar", "-sources.jar", ".pom")]
     runs = [gevent.spawn(room.put, path, path.encode()) for path in paths]
-    gevent.joinall(runs, timeout=60, raise_error=True)
+    gevent.joinall(runs, timeout=120, raise_error=True)
     assert Counter(run.value.status_code for run in runs) == {201: 150}
     assert versions(room) == [f"1.{number}" for number in range(50)]
     assert all(room.get(path).data == path.encode() for path in paths)
@@ -507,7 +507,7 @@ def test_the_first_files_of_many_versions_arrive_together(room: Room) -> None:
 def test_of_200_who_deploy_the_same_first_file_all_succeed(room: Room) -> None:
     """HO-MVN-2, W4: the bytes are the same, one of them made it, and it is counted once."""
     runs = [gevent.spawn(room.put, jar("1.0"), b"the same") for _ in range(200)]
-    gevent.joinall(runs, timeout=60, raise_error=True)
+    gevent.joinall(runs, timeout=120, raise_error=True)
     assert Counter(run.value.status_code for run in runs) == {201: 1, 200: 199}
     assert versions(room) == ["1.0"]
     assert room.value("select artifacts from arkvory_packages") == 1
@@ -516,7 +516,7 @@ def test_of_200_who_deploy_the_same_first_file_all_succeed(room: Room) -> None:
 
 def test_of_many_who_deploy_different_bytes_one_succeeds(room: Room) -> None:
     runs = [gevent.spawn(room.put, jar("1.0"), b"bytes of %03d" % number) for number in range(30)]
-    gevent.joinall(runs, timeout=60, raise_error=True)
+    gevent.joinall(runs, timeout=120, raise_error=True)
     assert Counter(run.value.status_code for run in runs) == {201: 1, 409: 29}
 
 
