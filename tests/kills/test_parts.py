@@ -10,29 +10,12 @@ from typing import Any
 import pytest
 import requests
 
-from app.database import embedded, migrate
-from tests.conftest import postgres_of_its_own
+from app.database import embedded
 from tests.support.house import eventually
 from tests.support.kills import BREAKS, PATH, Scene, Stand, assert_clean, record, stop_at
 
 pytestmark = pytest.mark.soak
 SIZE, PART = 60, 40
-
-
-@pytest.fixture(scope="module")
-def own_postgres() -> Iterator[embedded.EmbeddedPostgres]:
-    with postgres_of_its_own() as running:
-        migrate.upgrade(running.url)
-        yield running
-
-
-@pytest.fixture(scope="module")
-def stand(own_postgres: embedded.EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    made = Stand(tmp_path_factory.mktemp("stand"), own_postgres.url)
-    try:
-        yield made.start()
-    finally:
-        made.close()
 
 
 class SendPart(Scene):

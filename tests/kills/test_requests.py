@@ -13,28 +13,11 @@ import pytest
 from sqlalchemy import make_url
 
 from app.database import embedded, migrate
-from tests.conftest import postgres_of_its_own
 from tests.support import kills_page
 from tests.support.database import execute
 from tests.support.kills import OPERATIONS, Scene, Stand, Wave, look_after, outcome, record, stop_at, strike, waves
 
 Steps = dict[str, list[str]]
-
-
-@pytest.fixture(scope="module")
-def own_postgres() -> Iterator[embedded.EmbeddedPostgres]:
-    with postgres_of_its_own() as running:
-        migrate.upgrade(running.url)
-        yield running
-
-
-@pytest.fixture(scope="module")
-def stand(own_postgres: embedded.EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    made = Stand(tmp_path_factory.mktemp("stand"), own_postgres.url)
-    try:
-        yield made.start()
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="module")

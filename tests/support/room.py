@@ -64,9 +64,11 @@ class Room:
 @contextlib.contextmanager
 def parts_over(database_url: str, folder: Path, **environment: str) -> Iterator[Parts]:
     """The parts of an application that owns its storage."""
-    given = {"ARKVORY_DATABASE_URL": database_url, "ARKVORY_DATA_DIR": str(folder / "data"), "ARKVORY_DISK_RESERVE_BYTES": "0"}
-    # Two hundred at once have to wait for longer than the usual, on a busy machine.
-    given |= {"ARKVORY_PLACE_WAIT_SECONDS": "120", "ARKVORY_DATABASE_WAIT_SECONDS": "60"}
+    given = {
+        "ARKVORY_DATABASE_URL": database_url, "ARKVORY_DATA_DIR": str(folder / "data"), "ARKVORY_DISK_RESERVE_BYTES": "0",
+        # Two hundred at once have to wait for longer than the usual, on a busy machine.
+        "ARKVORY_PLACE_WAIT_SECONDS": "120", "ARKVORY_DATABASE_WAIT_SECONDS": "60",
+    }  # fmt: skip
     parts = build_parts(Settings.from_environment(given | environment))
     parts.local_secret = "local"
     parts.ownership.acquire(5)

@@ -9,10 +9,14 @@ environment, its log; then gunicorn runs, and everything of Arkvory is imported 
 
 from __future__ import annotations
 
+import array
 import contextlib
+import gc
+import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -73,8 +77,6 @@ class Warm:
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], output: int, errors: int | None = None) -> Started:
         """gunicorn with these arguments; what it prints goes to these descriptors, which are closed here."""
-        import socket
-
         if self._process is None or self._process.poll() is not None:
             self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             command = [sys.executable, "-m", "tests.support.warm", "gunicorn"]
@@ -101,9 +103,6 @@ def main() -> None:
     from gevent import monkey
 
     monkey.patch_all(subprocess=False, os=False, signal=False)
-    import gc
-    import importlib
-
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()
@@ -144,9 +143,6 @@ def _serve(monkey: Any) -> None:
 
 
 def _received(line: Any) -> tuple[bytes, list[int]]:
-    import array
-    import socket
-
     size = array.array("i").itemsize
     request, beside, _, _ = line.recvmsg(1024 * 1024, socket.CMSG_SPACE(3 * size))
     descriptors = array.array("i")
@@ -180,28 +176,10 @@ def _become(request: Mapping[str, Any], output: int, errors: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # text streams
     sys.argv = ["gunicorn", *request["arguments"]]
-    from gunicorn.app.wsgiapp import run
-
-    code: Any = 1
-    try:
-        run(prog="gunicorn")
-        code = 0
-    except SystemExit as end:
-        code = end.code
-        if isinstance(code, str):
-            print(code, file=sys.stderr)
-            code = 1
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        import atexit
-
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0 if code is None else int(code))
+    run = importlib.import_module("gunicorn.app.wsgiapp").run
+    # From here on everything ends as it does there, by the interpreter's own end.
+    run(prog="gunicorn")
+    sys.exit()
 
 
 if __name__ == "__main__":

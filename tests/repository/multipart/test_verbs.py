@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import gevent
 import pytest
 
@@ -24,31 +22,11 @@ from app.errors import (
     UploadUnknown,
 )
 from app.repository.publishing import Conditions
-from tests.conftest import MakeHouse, MakePause, NewDatabase
+from tests.conftest import MakeHouse, MakePause
 from tests.support.house import ADMIN, House, eventually, sha256
-from tests.support.multipart import SMALL_PARTS, Client, empty, filler, never
+from tests.support.multipart import SMALL_PARTS, Client, filler, never
 
 BODY = bytes(range(100))
-
-
-@pytest.fixture(scope="module")
-def shared(new_database: NewDatabase, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    made = House(new_database(template), tmp_path_factory.mktemp("parts"), **SMALL_PARTS)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def house(shared: House) -> Iterator[House]:
-    """As new for each test, with a repository `files`."""
-    shared.repository("files")
-    yield shared
-    empty(shared)
-
-
-@pytest.fixture
-def client(house: House) -> Client:
-    return Client(house)
 
 
 def counted(house: House) -> dict[str, int]:

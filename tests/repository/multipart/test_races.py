@@ -28,33 +28,13 @@ from app.upload import multipart, parts
 from app.upload.gathering import Passage
 from app.upload.multipart import Upload
 from app.upload.parts import Attempt, PartHolds
-from tests.conftest import MakeHouse, MakePause, NewDatabase
+from tests.conftest import MakeHouse, MakePause
 from tests.support.house import House, eventually, sha256
-from tests.support.multipart import SMALL_PARTS, Client, empty
+from tests.support.multipart import SMALL_PARTS, Client
 from tests.support.pauses import Pause
 
 BODY = bytes(range(100))
 PART = BODY[30:60]
-
-
-@pytest.fixture(scope="module")
-def shared(new_database: NewDatabase, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    made = House(new_database(template), tmp_path_factory.mktemp("parts"), **SMALL_PARTS)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def house(shared: House) -> Iterator[House]:
-    """As new for each test, with a repository `files`."""
-    shared.repository("files")
-    yield shared
-    empty(shared)
-
-
-@pytest.fixture
-def client(house: House) -> Client:
-    return Client(house)
 
 
 @pytest.fixture

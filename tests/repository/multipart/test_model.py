@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 
 from app.errors import BodyCutShort, DigestMismatch, Invalid, UploadGivenUp, UploadIncomplete
 from app.upload.multipart import Upload
-from tests.conftest import NewDatabase
 from tests.support.house import House, sha256
-from tests.support.multipart import SMALL_PARTS, Client, filler
+from tests.support.multipart import Client, filler
 
 PART, COUNT = 8, 4
 SIZE = PART * COUNT - 3
@@ -34,14 +32,6 @@ step = st.one_of(
     st.tuples(st.just("complete"), number, st.just(0)),
     st.tuples(st.just("clean"), number, st.just(0)),
 )
-
-
-@pytest.fixture(scope="module")
-def shared(new_database: NewDatabase, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    made = House(new_database(template), tmp_path_factory.mktemp("parts"), **SMALL_PARTS)
-    made.repository("files")
-    yield made
-    made.close()
 
 
 @dataclass
@@ -164,6 +154,8 @@ class Model:
 @given(steps=st.lists(step, max_size=14))
 def test_what_is_published_is_what_the_parts_said(shared: House, steps: list[Any]) -> None:
     """W1, W4."""
+    if not shared.rows("select 1 from arkvory_repositories"):
+        shared.repository("files")
     client = Client(shared)
     model = Model(client, client.create(size=SIZE, part_size=PART))
     try:
