@@ -27,7 +27,7 @@ from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut, UpstreamU
 from app.upstream.breaker import LONGEST_PAUSE, Line
 from app.upstream.freshness import http_moment
 from app.upstream.logins import MOST_BYTES, Logins, basic, basic_of, challenges
-from app.upstream.outward import LeadsInside, OutwardManager, OutwardProxyManager, lies_inside
+from app.upstream.outward import LeadsInside, OutwardManager, StrictManager, StrictProxyManager, lies_inside
 from app.upstream.upstream import Upstream, origin
 
 log = logging.getLogger(__name__)
@@ -175,12 +175,12 @@ class Answer:
 
     def whole(self, most: int) -> bytes | None:
         """All of it; null when it has more than `most` bytes."""
-        body = b""
+        body = bytearray()
         while piece := self.read():
             body += piece
             if len(body) > most:
                 return None
-        return body
+        return bytes(body)
 
     def leave(self) -> None:
         """The connection may be used again where little is left to read of it."""
@@ -246,7 +246,7 @@ class Client:
 
     def __init__(self) -> None:
         self._logins = Logins()
-        self._managers: dict[tuple[str | None, int, bool], urllib3.PoolManager] = {}
+        self._managers: dict[tuple[str | None, int, type[urllib3.PoolManager]], urllib3.PoolManager] = {}
 
     @contextlib.contextmanager
     def get(self, upstream: Upstream, wanted: Wanted, line: Line, *, patient: bool = True) -> Iterator[Answer]:
@@ -335,9 +335,11 @@ class Client:
         if upstream.http_proxy is not None:
             # Its login would stay in a kept one.
             return _through_proxy(upstream)
-        key = upstream.ca, upstream.connections, outward
+        kind: type[urllib3.PoolManager] = urllib3.PoolManager
+        if outward:
+            kind = OutwardManager if upstream.may_lie_inside else StrictManager
+        key = upstream.ca, upstream.connections, kind
         if key not in self._managers:
-            kind = OutwardManager if outward else urllib3.PoolManager
             context = _tls(upstream.ca)
             # Another request may have made it meanwhile.
             self._managers.setdefault(key, kind(16, maxsize=upstream.connections, ssl_context=context))
@@ -424,7 +426,7 @@ def _through_proxy(upstream: Upstream) -> urllib3.PoolManager:
     login = parts.netloc.rpartition("@")[0]
     headers = {"Proxy-Authorization": basic_of(unquote(login))} if login else None
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    kind = urllib3.ProxyManager if upstream.may_lie_inside else OutwardProxyManager
+    kind = urllib3.ProxyManager if upstream.may_lie_inside else StrictProxyManager
     return kind(address, proxy_headers=headers, ssl_context=_tls(upstream.ca))
 
 

@@ -2,7 +2,8 @@
 
 Where an upstream sends us to another server (a redirect, a link in an index, a token service), that may not be this machine itself, nor
 what stands on its link: there are services which give secrets to whoever can reach them. Nor may the upstream itself, or its HTTP proxy,
-unless an administrator named it. Looked at is the address that was connected to, whatever its name was, before anything is sent.
+unless an administrator named it; whoever is none names no address either by which a network knows this machine. Looked at is the address
+that was connected to, whatever its name was, before anything is sent.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def lies_inside(host: str) -> bool:
 def names_inside(host: str) -> bool:
     """Whether that can be said of it without asking anybody: an address, or the name that each machine has for itself."""
     try:
-        return host == "localhost" or is_inside(host)
+        return host == "localhost" or is_inside(host) or is_own(host)
     except ValueError:
         return False
 
@@ -43,11 +44,31 @@ def is_inside(address: str) -> bool:
     return found.is_loopback or found.is_link_local or found.is_unspecified or found in _KNOWN
 
 
+def is_own(address: str) -> bool:
+    """Whether a network knows this machine by it: what would be sent there would come from there. Nothing is sent."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    family = socket.AF_INET if found.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect((str(found), 9))
+            return ipaddress.ip_address(asked.getsockname()[0].partition("%")[0]) == found
+    except OSError:
+        return False
+
+
 def _checked(connected: socket.socket) -> socket.socket:
     if is_inside(connected.getpeername()[0]):
         connected.close()
         raise LeadsInside
     return connected
+
+
+def _checked_strictly(connected: socket.socket) -> socket.socket:
+    # What comes from where it goes to stays here.
+    if connected.getpeername()[0] == connected.getsockname()[0]:
+        connected.close()
+        raise LeadsInside
+    return _checked(connected)
 
 
 class _Http(HTTPConnection):
@@ -60,6 +81,16 @@ class _Https(HTTPSConnection):
         return _checked(super()._new_conn())
 
 
+class _StrictHttp(HTTPConnection):
+    def _new_conn(self) -> socket.socket:
+        return _checked_strictly(super()._new_conn())
+
+
+class _StrictHttps(HTTPSConnection):
+    def _new_conn(self) -> socket.socket:
+        return _checked_strictly(super()._new_conn())
+
+
 class _HttpPool(urllib3.HTTPConnectionPool):
     ConnectionCls = _Http
 
@@ -68,7 +99,16 @@ class _HttpsPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _Https
 
 
+class _StrictHttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _StrictHttp
+
+
+class _StrictHttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _StrictHttps
+
+
 _POOLS: dict[str, type[urllib3.HTTPConnectionPool]] = {"http": _HttpPool, "https": _HttpsPool}
+_STRICT_POOLS: dict[str, type[urllib3.HTTPConnectionPool]] = {"http": _StrictHttpPool, "https": _StrictHttpsPool}
 
 
 class OutwardManager(urllib3.PoolManager):
@@ -79,9 +119,17 @@ class OutwardManager(urllib3.PoolManager):
         self.pool_classes_by_scheme = _POOLS
 
 
-class OutwardProxyManager(urllib3.ProxyManager):
+class StrictManager(urllib3.PoolManager):
+    """Also for this machine's own address in a network, where services may listen that nobody else reaches."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.pool_classes_by_scheme = _STRICT_POOLS
+
+
+class StrictProxyManager(urllib3.ProxyManager):
     """The same of the way to an HTTP proxy."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.pool_classes_by_scheme = _POOLS
+        self.pool_classes_by_scheme = _STRICT_POOLS

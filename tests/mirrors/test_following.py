@@ -311,3 +311,54 @@ def test_what_ends_while_the_list_is_looked_at_is_not_begun_again(proxied: Follo
     look.go()
     proxied.wait()
     assert upstream.count("/a") == 1
+
+
+@pytest.mark.parametrize("length", [2_000, 400_000])
+def test_a_list_is_read_in_the_time_that_its_length_takes(proxied: Following, upstream: FakeUpstream, length: int) -> None:
+    """Short ones here, long ones by another process; of neither is anything looked at again and again."""
+    serve(upstream, {"x": b"x", "y": b"y"})
+    upstream.put("/", page("x") + b"<a " * length + b'<a class="<" href="../out"><A title = z HREF = y >')
+    proxied.follow()
+    assert proxied.run(seconds=60).state == "complete"
+    assert proxied.states() == {"x": "done", "y": "done"}
+
+
+def test_a_long_list_in_json_says_as_much_as_a_short_one(proxied: Following, upstream: FakeUpstream) -> None:
+    names = [f"{number:04}{'n' * 200}" for number in range(1500)]
+    told = [{"name": each, "type": "file", "size": 1, "sha256": "no digest"} for each in names] + [{"name": "f", "type": "directory"}]
+    upstream.put("/", json.dumps({"items": [{"name": "../x"}, {"name": 5}, 7, *told], "next": "m"}).encode())
+    upstream.put("/?after=m", json.dumps({"items": []}).encode())
+    proxied.follow(include=["0001*", "f/"])
+    proxied.run(seconds=60)
+    assert list(proxied.states()) == [names[1]]
+    assert (upstream.count("/?after=m"), upstream.count("/f/")) == (1, 1)
+
+
+@pytest.mark.parametrize("further", ["n" * 5000, "a\0b", 7, "\ud800", ["x"]])
+def test_a_list_that_goes_on_where_nothing_can_be_is_at_fault(proxied: Following, upstream: FakeUpstream, further: object) -> None:
+    upstream.put("/", json.dumps({"items": [{"name": "x"}], "next": further}).encode())
+    upstream.put("/x", b"x")
+    proxied.follow()
+    after = proxied.run()
+    assert "goes on at a place that can be none" in (after.reason or "") + "".join(each["message"] for each in after.errors)
+
+
+@pytest.mark.parametrize("body", [b"[" * 300_000, b"{" + b'"a":{' * 100_000, b'{"items": 5}' + b" " * 300_000, b"x" * 300_000])
+def test_a_long_list_that_is_none_is_the_upstreams_fault(proxied: Following, upstream: FakeUpstream, body: bytes) -> None:
+    upstream.put("/", body)
+    proxied.follow()
+    after = proxied.run(seconds=60)
+    assert after.state == "failed" and "what the upstream answers for the folder ''" in (after.reason or "")
+
+
+def test_lists_without_an_end_end_the_run(proxied: Following, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MOST_NAMED", 5)
+    monkeypatch.setattr(run, "BEAT_SECONDS", 0.05)
+    serve(upstream, {f"f/{number}": b"x" for number in range(20)})
+    upstream.put("/f/19", b"x", gate=(gate := Event()))
+    proxied.follow(concurrency=1)
+    proxied.begin()
+    eventually(lambda: proxied.show().state == "failed" or gate.set() or False)
+    assert "name more than 5 files and lists" in str(proxied.show().reason)
+    gate.set()
+    proxied.wait()

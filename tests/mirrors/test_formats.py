@@ -125,6 +125,25 @@ def test_a_file_that_is_not_what_its_page_says_is_not_published(following: Follo
     following.house.assert_nothing_is_left()
 
 
+@pytest.mark.parametrize("told", [2**60, 4])
+def test_a_list_that_lies_about_a_length_takes_no_room_and_leaves_other_files_alone(
+    following: Following, upstream: FakeUpstream, told: int
+) -> None:
+    """Also where the answer announces none."""
+    house = following.house
+    house.repository(quota_bytes=1000)
+    serve(upstream, {"b": b"five.", "c": b"c"})
+    upstream.put("/a", b"five.", chunked=True)
+    items = [{"name": "a", "size": told}, {"name": "b", "size": told}, {"name": "c", "size": 1}]
+    upstream.put("/", json.dumps(items).encode())
+    # Of what has no length at all, one after the other: while it comes it may take all the room that there is.
+    following.follow(upstream_url=upstream.url, concurrency=1)
+    after = following.run()
+    assert following.states() == {"a": "failed", "b": "failed", "c": "done"} and after.state == "incomplete"
+    assert all(f"has {told} bytes, and the upstream sends 5" in each["message"] for each in after.errors)
+    house.assert_no_strays()
+
+
 def test_a_hosted_repository_replaces_what_the_mirror_brought_and_nothing_else(following: Following, upstream: FakeUpstream) -> None:
     house = following.house
     house.repository()

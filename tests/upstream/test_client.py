@@ -15,7 +15,7 @@ from gevent import socket
 from app.errors import UpstreamBusy, UpstreamFailed, UpstreamTimedOut
 from app.upstream.breaker import FAILURES, Line
 from app.upstream.client import Client, Wanted
-from app.upstream.outward import is_inside
+from app.upstream.outward import is_inside, names_inside
 from app.upstream.upstream import Upstream
 from tests.support.upstreams import FakeUpstream, noise
 
@@ -383,3 +383,12 @@ def test_an_upstream_inside_may_lead_inside_and_any_to_the_outside(outside: Fake
 )  # fmt: skip
 def test_what_lies_inside(address: str, inside: bool) -> None:
     assert is_inside(address) is inside
+
+
+def test_what_a_network_knows_this_machine_by_is_not_for_others_than_administrators_to_name(outside: FakeUpstream) -> None:
+    outside.put("/file", BODY)
+    assert fetch(outside) == BODY
+    assert names_inside(own_address()) and not names_inside("192.0.2.77")
+    with pytest.raises(UpstreamFailed, match="an administrator may name such a one"):
+        fetch(outside, may_lie_inside=False)
+    assert [each.target for each in outside.asked] == ["/file"]

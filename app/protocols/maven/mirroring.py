@@ -33,6 +33,7 @@ from app.upstream.client import Arrived, Wanted
 _USUAL = (".pom", ".module", "-sources.jar", "-javadoc.jar")
 # By `packaging`; whatever else it says is the extension itself.
 _EXTENSIONS = dict.fromkeys(("bundle", "maven-plugin", "ejb", "eclipse-plugin", "hk2-jar", "test-jar"), "jar") | {"pom": ""}
+MOST_TAGS = 400_000
 _PACKAGING = re.compile(r"[a-z0-9-]{1,20}")
 _PART = re.compile(r"[^\s/:\\]{1,200}")
 
@@ -156,6 +157,9 @@ def _document(trail: Trail, path: str) -> Element:
 
 
 def _parsed(body: bytes) -> Element | None:
+    """Null for what is none, and for more elements than any list has: each takes more memory than its bytes."""
+    if body.count(b"<") > MOST_TAGS:
+        return None
     try:
         found: Element = fromstring(body, forbid_dtd=True)
     except (ParseError, DefusedXmlException, ValueError, LookupError):

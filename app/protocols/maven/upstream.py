@@ -39,7 +39,8 @@ _TOLD = ("x-checksum-", "x-goog-meta-checksum-")
 # By Nexus 2, in its ETag.
 _NEXUS = re.compile(r'"\{SHA1\{([0-9a-f]{40})\}\}"')
 _LOOKED_AT = 1024
-_PAGE = re.compile(rb"(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
+# What it has passed it does not look at again in another way: of many comments there are too many ways.
+_PAGE = re.compile(rb"(?:<\?xml[^>]*+>\s*+|<!--(?>.*?-->)\s*+)*+<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL)
 _PAGES = (".html", ".htm", ".xhtml")
 _MARKUP = (".pom", ".xml")
 # Byte order marks: UTF-8's says nothing, after others text is not looked at.

@@ -2,7 +2,9 @@
 
     settings   what is followed, and how far that is: the row of a mirror
     guides     how the lists of a format are read
+    folders    the lists of folders
     arkvory    the list of another Arkvory, whatever the format
+    lists      reads either, what is long in a process of its own (pages)
     worklist   what is to be done, a row for each list and file; so a run that broke off goes on where it was
     copying    how one file gets here: a proxy fetches it as for a client, a hosted repository publishes it
     partial    what has arrived of a file in parts

@@ -6,24 +6,21 @@ cursor of their page.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 from urllib.parse import quote
 
-import gevent
-
-from app.errors import Invalid, NotFound, UpstreamUnfit
+from app.errors import Invalid, NotFound
 from app.repository.formats import FORMATS, is_fixed
+from app.repository.mirrors import lists
 from app.repository.mirrors.guides import FILE, LIST, Item, Trail
+from app.repository.mirrors.pages import Entry
 from app.repository.names import check_path
 from app.upstream.client import Wanted
 
 PAGE = 500
 MOST_BYTES = 16 * 1024 * 1024
 ROOT = Item(LIST, "")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _AS_IT_IS = "/!$&'()*+,;=:@~"
 
 
@@ -44,39 +41,25 @@ def items(trail: Trail, cursor: str) -> Iterator[Item]:
     body = trail.ask(Wanted(f"{base}/api/v1/repositories/{repository}/artifacts{query}", headers=_JSON), MOST_BYTES)
     if body is None:
         raise NotFound(f"the upstream has no repository {repository!r}, or lets nobody with these credentials know of it")
-    document: Any = gevent.get_hub().threadpool.apply(_parsed, (body,))
-    if document is None:
-        raise UpstreamUnfit("what the upstream answers is no list of artifacts of an Arkvory")
-    for each in document["items"]:
+    page = lists.read("artifacts", body, "", f"the artifacts of {repository!r}")
+    for each in page.entries:
         item = _item(trail.snapshot.format, base + FORMATS[trail.snapshot.format].file_address(repository), each)
         if item is not None and trail.wants(item.path):
             yield item
-    if document.get("next"):
-        yield Item(LIST, str(document["next"]))
+    if page.further is not None:
+        yield Item(LIST, page.further)
 
 
 _JSON: Mapping[str, str] = {"Accept": "application/json"}
 
 
-def _parsed(body: bytes) -> Any:
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+def _item(format_name: str, address: str, entry: Entry) -> Item | None:
+    """Below that address. Null for what cannot be kept, or whose bytes are not told."""
+    if entry.sha256 is None:
         return None
-    return document if isinstance(document, dict) and isinstance(document.get("items"), list) else None
-
-
-def _item(format_name: str, address: str, told: Any) -> Item | None:
-    """Below that address. Null for what cannot be had (it is held), or kept."""
-    if not isinstance(told, dict) or told.get("quarantine") is not None:
-        return None
-    path, size, sha256 = told.get("path"), told.get("size"), told.get("sha256")
     try:
-        check_path(path) if isinstance(path, str) else None
+        check_path(entry.name)
     except Invalid:
         return None
-    if not isinstance(path, str) or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-        return None
-    length = size if isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 2**63 else None
-    where = address + quote(path, safe=_AS_IT_IS)
-    return Item(FILE, path, length, f"sha256:{sha256}", where, is_fixed(format_name, path))
+    where = address + quote(entry.name, safe=_AS_IT_IS)
+    return Item(FILE, entry.name, entry.size, f"sha256:{entry.sha256}", where, is_fixed(format_name, entry.name))

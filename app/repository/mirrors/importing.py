@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from app.access.identity import Caller
 from app.cache.snapshots import Snapshot, read_snapshot
 from app.database.engines import Database
-from app.errors import AlreadyExists, NotAllowedHere, NotFound, UpstreamUnfit
+from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, UpstreamUnfit
 from app.repository.formats import write_policy
 from app.repository.mirrors.copying import Chosen, copy_at
 from app.repository.mirrors.guides import Guide, Item
@@ -147,18 +147,31 @@ class Import(Chosen):
             yield _Arrived(answer, whole)
 
     def _receive(self, session: Session, parts: Parts, arrived: _Arrived, item: Item) -> Received:
-        """Raises DigestMismatch and Invalid for other bytes than the list told."""
+        """Raises DigestMismatch and Invalid for other bytes than the list told.
+
+        Room is made for what the answer announces: a list that says too much takes it from nobody.
+        """
         answer = arrived.answer
+        _check_length(item, answer.size, whole=True)
         algorithm, _, digest = (item.digest or "").partition(":")
-        expected = Expected({algorithm: digest} if digest else {}, answer.size if item.size is None else item.size)
+        expected = Expected({algorithm: digest} if digest else {}, answer.size)
         if arrived.begun is None:
-            receiver = session.receiver(expected, ("md5", "sha1"), always=self.guide.checksums)
-            receiver.drain(lambda _: answer.read())
-            return receiver.finish()
-        receiver = parts.receiver(session, arrived.begun, answer, expected, self.guide.checksums)
-        for piece in parts.pieces(answer, arrived.wanted, receiver, self.source.more):
+            receiver = session.receiver(expected, ("md5", "sha1"), at_most=item.size or None, always=self.guide.checksums)
+            pieces = iter(answer.read, b"")
+        else:
+            receiver = parts.receiver(session, arrived.begun, answer, expected, self.guide.checksums)
+            pieces = iter(parts.pieces(answer, arrived.wanted, receiver, self.source.more))
+        for piece in pieces:
             receiver.feed(piece)
+            _check_length(item, receiver.size, whole=False)
+        _check_length(item, receiver.size, whole=True)
         return receiver.finish()
+
+
+def _check_length(item: Item, size: int | None, *, whole: bool) -> None:
+    """With what the list told, so far or at the end. Raises Invalid."""
+    if item.size is not None and size is not None and (size > item.size or (whole and size < item.size)):
+        raise Invalid(f"the upstream's list says that {item.path!r} has {item.size} bytes, and the upstream sends {size}")
 
 
 def _conditions(here: tuple[str, int] | None) -> Conditions:

@@ -50,6 +50,8 @@ from app.repository.parts import Kept
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 2.0
+# Rows of one round: some gigabytes of the database.
+MOST_NAMED = 10_000_000
 TAKEN = 100
 # Of one item in one round; each waits twice as long as the one before.
 MOST_ATTEMPTS, FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 4, 5.0, 300.0
@@ -193,7 +195,7 @@ class Run:
             self._tell_end(Cut("failed", error.message))
             raise
         except Exception as error:
-            self._tell_end(Cut("failed", f"a fault of the program: {error!r}"))
+            self._tell_end(Cut("failed", _fault(error)))
             raise
         finally:
             self._end_with(Cut("stopped", "it is over"))
@@ -251,7 +253,7 @@ class Run:
             self._settle(work, error)
         except Exception as error:
             log.exception("a mirror's %s %r broke off", work.item.kind, work.item.path)
-            self._settle_quietly(work, f"a fault of the program: {error!r}")
+            self._settle_quietly(work, _fault(error))
         finally:
             self._under_way.discard((work.item.kind, work.item.path))
             self._changed.set()
@@ -355,9 +357,12 @@ class Run:
         self._alone.tell(self._words)
 
     def _count(self, now: float) -> None:
-        """Less often, the longer it takes."""
+        """Less often, the longer it takes. Raises Cut for lists without an end."""
         if now >= self._count_at:
             self._counts = self._work.counts()
+            if self._work.named > MOST_NAMED:
+                told = f"the upstream's lists name more than {MOST_NAMED} files and lists: choose among them, by names or by include"
+                raise Cut("failed", told)
             self._count_at = time.monotonic() + (time.monotonic() - now) / COUNTING
 
     def _told(self) -> dict[str, Any]:
@@ -419,6 +424,11 @@ class _KeptItem:
     def require_wanted(self) -> None:
         if self.run.over:
             raise Unavailable("the run of the mirror is over; the rest is fetched by the next one")
+
+
+def _fault(error: Exception) -> str:
+    """For who manages the repository: what the error says is the log's, since it may quote statements and their values."""
+    return f"a fault of the program ({type(error).__name__}); the server's log says more"
 
 
 def _why_not(there: Any) -> str:

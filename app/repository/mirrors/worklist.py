@@ -59,6 +59,8 @@ class WorkList:
     def __init__(self, database: Database, mirror_id: int, repository_id: int, round_: int) -> None:
         self._database = database
         self._known = {"mirror": mirror_id, "repository": repository_id, "round": round_}
+        # Lists and files of this round, as of the last `counts`.
+        self.named = 0
 
     def add(self, items: Sequence[Item]) -> None:
         """Those that a list names; what was named in this round before stays as it is."""
@@ -151,8 +153,9 @@ class WorkList:
         """Files by state, and `lists` that are still to be read; of lists only failed ones count otherwise."""
         with self._database.read() as connection:
             rows = connection.execute(_COUNTS, self._known).all()
+        self.named = sum(row.named for row in rows)
         found = dict.fromkeys((*STATES, "lists"), 0)
-        for kind, state, count in rows:
+        for kind, state, count, _ in rows:
             if kind == FILE or state == "failed":
                 found[state] += count
             elif state == "todo":
@@ -223,7 +226,10 @@ _GONE = text(
     f"from arkvory_mirror_items i where {_MINE} and i.round < :round and i.state <> 'gone' limit :most)"
 )
 _FAILED_LISTS = text(f"select 1 from arkvory_mirror_items i where {_MINE} and i.kind = 'list' and i.state = 'failed' limit 1")
-_COUNTS = text(f"select i.kind, i.state, count(*) from arkvory_mirror_items i where {_MINE} group by i.kind, i.state")
+_COUNTS = text(
+    "select i.kind, i.state, count(*), count(*) filter (where i.round = :round) as named "
+    f"from arkvory_mirror_items i where {_MINE} group by i.kind, i.state"
+)
 # From one mirror's rows to the next by the index, whatever their number.
 _ORPHANS = text(
     "with recursive known(id) as (select min(mirror_id) from arkvory_mirror_items union all "

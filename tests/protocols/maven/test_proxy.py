@@ -415,6 +415,15 @@ def test_what_cannot_be_what_was_asked_for_is_refused_and_the_upstream_asked_aga
     assert proxied.stored() == [SNAPSHOT]
 
 
+def test_a_beginning_that_could_be_read_in_many_ways_is_looked_at_once(proxied: Proxied, upstream: FakeUpstream) -> None:
+    """A search that tries them all would keep the whole process from everything else, for ever."""
+    text = f"{FOLDER}/lib-1.0.txt"
+    serve(upstream, text, b"<!---->" * 140 + b"x")
+    assert proxied.get(text).status_code == 200
+    serve(upstream, PATH, b"<!-- a --> " * 80 + b"<html>")
+    assert proxied.get(PATH).status_code == 502
+
+
 @pytest.mark.parametrize(
     "headers",
     [
