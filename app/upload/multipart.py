@@ -157,9 +157,19 @@ class Multiparts:
                     continue
             if known.state == "open" and not known.received:
                 # Also of one whose process died before it made the file.
-                self._pool.apply(self._store.spread, (known.id,))
+                self._spread(known, fresh)
             return known, fresh
         raise UploadGivenUp
+
+    def _spread(self, upload: Upload, fresh: bool) -> None:
+        """Raises CapacitySpent or Unavailable; then one that nobody knows of yet is given back."""
+        try:
+            self._pool.apply(self._store.spread, (upload.id,))
+        except ArkvoryError:
+            if fresh:
+                with contextlib.suppress(ArkvoryError):
+                    self.cancel(upload.id)
+            raise
 
     def _known(self, plan: Plan, key: str | None, request: str) -> Upload | None:
         if key is None:

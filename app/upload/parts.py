@@ -111,21 +111,33 @@ class PartHolds:
         attempt = self._take(upload, number, size)
         self._attempts[attempt.holder] = attempt
         try:
-            window = self._pool.apply(self._store.window, (upload.id, offset, size))
-            if window is None:
-                attempt.closed = True
-                raise unknown()
-            yield attempt, Guarded(window, attempt)
+            yield attempt, Guarded(self._opened(upload, offset, size, attempt), attempt)
         finally:
             del self._attempts[attempt.holder]
             # Where a thread may still be writing, only the lease tells.
             if attempt.closed and not attempt.ended:
                 self._give_up(attempt)
 
+    def _opened(self, upload: Upload, offset: int, size: int, attempt: Attempt) -> Incoming:
+        """Raises UploadUnknown, or Unavailable; then nothing is open."""
+        try:
+            window: Incoming | None = self._pool.apply(self._store.window, (upload.id, offset, size))
+        except ArkvoryError:
+            attempt.closed = True
+            raise
+        if window is None:
+            attempt.closed = True
+            raise unknown()
+        return window
+
     def finish(self, upload: Upload, attempt: Attempt, size: int, sha256: str) -> Part:
-        """It is there, on the disk, and its file closed. Raises UploadGivenUp when it is another one's by now, or UploadUnknown."""
+        """It is there, on the disk, and its file closed.
+
+        Raises UploadGivenUp when it is another one's by now, UploadClosed when the upload is to be completed without it, or UploadUnknown.
+        """
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.PARTS)
+            _require_open(transaction.connection, attempt.upload_id)
             values = {"id": attempt.upload_id, "number": attempt.number, "holder": attempt.holder, "size": size, "sha256": sha256}
             counted = size if upload.plan.size is None else 0
             if not transaction.connection.execute(_FINISH, values | {"bytes": counted}).rowcount:

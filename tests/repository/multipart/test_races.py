@@ -16,6 +16,7 @@ from app.errors import (
     DatabaseAway,
     DigestMismatch,
     TooManyUploads,
+    Unavailable,
     UploadClosed,
     UploadGivenUp,
     UploadIncomplete,
@@ -219,6 +220,49 @@ def test_behind_the_end_nobody_makes_a_file_longer(client: Client) -> None:
         client.complete(upload)
         late.write(b"behind the end")
         there(client.house)
+
+
+def test_behind_the_end_no_part_comes_any_more(client: Client, pause: MakePause) -> None:
+    """Of an upload of unknown size: its request was taken for dead when the end was said, and was not dead."""
+    upload = client.create(part_size=30)
+    client.send_all(upload, BODY)
+    finishing = pause(client.house.parts.part_holds, "finish", before=True)
+    late = gevent.spawn(client.send, upload, 5, b"late")
+    finishing.reached()
+    take_for_dead(client.house)
+    client.uploads._multiparts.close(upload, None, completing.reference_of(client.door.caller))
+    finishing.go()
+    with pytest.raises(UploadClosed):
+        late.get()
+    client.complete(upload)
+    there(client.house)
+
+
+def test_an_upload_without_room_for_its_file_is_counted_by_nobody(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise CapacitySpent("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client.house.parts.store, "spread", full)
+        with pytest.raises(CapacitySpent):
+            client.create(size=1000, key="again")
+    assert client.house.sums() == {}
+    client.create(size=1000, key="again")
+    assert client.house.sums() != {}
+
+
+def test_a_part_whose_file_could_not_be_opened_may_come_again_at_once(
+    client: Client, upload: Upload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise Unavailable("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client.house.parts.store, "window", fails)
+        with pytest.raises(Unavailable, match="too many open files"):
+            client.send(upload, 2, PART)
+    client.send(upload, 2, PART)
+    assert client.house.value("select strays = '{}' from arkvory_parts where number = 2")
 
 
 def test_a_part_that_is_alive_is_nobody_elses(client: Client, upload: Upload) -> None:
