@@ -144,9 +144,9 @@ class Caller:
 
     @property
     def upload_key(self) -> str:
-        """By whom places are shared out: token, else user, else address."""
+        """By whom places are shared out: token, else user, else address; of IPv6 its network, within which anyone has as many as wanted."""
         if self.identity is None:
-            return f"address:{self.address}"
+            return f"address:{network(self.address)}"
         if self.identity.deploy is not None:
             return f"deploy-token:{self.identity.deploy.id}"
         if self.identity.token is not None:

@@ -12,6 +12,7 @@ import socket as sockets
 import struct
 import time
 from collections.abc import Callable
+from typing import Self
 
 import gevent
 from gevent import socket as gevent_sockets
@@ -122,13 +123,12 @@ class Connection:
         self.socket.settimeout(self.idle_seconds)
         view = memoryview(data)
         while view:
-            allowed = len(view) if self.lane is None else self.lane.take(len(view))
-            try:
-                count = self.socket.send(view[:allowed])
-            except OSError as error:
-                raise _gone(error) from error
-            if count < allowed and self.lane is not None:
-                self.lane.give_back(allowed - count)
+            with self._turn(len(view)) as turn:
+                try:
+                    turn.moved = self.socket.send(view[: turn.allowed])
+                except OSError as error:
+                    raise _gone(error) from error
+            count = turn.moved
             self.sent += count
             view = view[count:]
             self._take_turns(count)
@@ -165,17 +165,19 @@ class Connection:
         while length:
             if check is not None:
                 check()
-            wanted = min(length, MIB) if self.lane is None else self.lane.take(min(length, MIB))
-            count = self._send_piece(out, fd, offset, wanted)
-            if count < wanted and self.lane is not None:
-                self.lane.give_back(wanted - count)
+            with self._turn(min(length, MIB)) as turn:
+                turn.moved = self._send_piece(out, fd, offset, turn.allowed)
+            count = turn.moved
             offset += count
             length -= count
             self.sent += count
-            if count == wanted:
+            if count == turn.allowed:
                 gevent.sleep(0)
             elif length:
                 self._wait_writable(out)
+
+    def _turn(self, wanted: int) -> _Turn:
+        return _Turn(self.lane, wanted if self.lane is None else self.lane.take(wanted))
 
     def _send_piece(self, out: int, fd: int, offset: int, wanted: int) -> int:
         try:
@@ -236,6 +238,24 @@ class Connection:
             self.socket.vanish()
         with contextlib.suppress(OSError):
             self.socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+class _Turn:
+    """So many bytes may go out now; what does not, whatever is in the way, is given back at the end."""
+
+    __slots__ = ("_lane", "allowed", "moved")
+
+    def __init__(self, lane: Lane | None, allowed: int) -> None:
+        self._lane = lane
+        self.allowed = allowed
+        self.moved = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lane is not None and self.moved < self.allowed:
+            self._lane.give_back(self.allowed - self.moved)
 
 
 def _gone(error: OSError) -> ClientGone:

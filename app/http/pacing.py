@@ -83,7 +83,8 @@ class Pacing:
         """Since the last one: who wants more than there was, and what the others sent, in bytes per second."""
         now = time.monotonic()
         hungry = self._waited | set(self._queues)
-        calm = sum(count for key, count in self._sent.items() if key not in hungry)
+        # Below nothing, where more was given back than was taken since.
+        calm = max(0, sum(count for key, count in self._sent.items() if key not in hungry))
         wish = Wish(frozenset(hungry), calm / max(now - self._reported_at, 0.001))
         self._waited, self._sent, self._reported_at = set(), Counter(), now
         return wish

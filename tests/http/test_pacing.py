@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import contextlib
 import socket
+import tempfile
 import time
 from collections import Counter
 
 import gevent
+import gevent.socket
 import pytest
 
+from app.http.connection import ClientGone, Connection
 from app.http.pacing import LARGEST_TURN, Pacing
 from tests.conftest import MakeServer
 from tests.support.server import Server
@@ -80,6 +83,31 @@ def test_a_report_tells_who_had_to_wait_and_what_the_others_sent() -> None:
     after(0.2, *(gevent.spawn(send, pacing, key, sent) for key in "ab"))
     assert pacing.report().hungry == {"a", "b"}
     assert pacing.report().hungry == frozenset()
+
+
+def test_what_is_given_back_later_than_it_was_taken_makes_no_report_say_less_than_nothing() -> None:
+    pacing = Pacing(lambda: 1.0 * MIB)
+    taken = pacing.take("slow", 10_000)
+    assert pacing.report().calm > 0
+    pacing.give_back("slow", taken)
+    assert pacing.report().calm == 0
+
+
+def test_what_did_not_go_out_because_the_client_went_is_given_back() -> None:
+    pacing = Pacing(lambda: 1.0 * MIB)
+    ours, theirs = gevent.socket.socketpair()
+    theirs.close()
+    connection = Connection(ours, idle_seconds=1)
+    connection.lane = pacing.lane("gone")
+    with contextlib.closing(ours), tempfile.TemporaryFile() as file:
+        file.truncate(MIB)
+        for _ in range(50):
+            with pytest.raises(ClientGone):
+                connection.send(bytes(MIB))
+            with pytest.raises(ClientGone):
+                connection._send_pieces(file.fileno(), 0, MIB, None)
+    assert pacing.report().calm == 0, "nothing was sent"
+    assert pacing._tokens >= 0
 
 
 # A whole server
