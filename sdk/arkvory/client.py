@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from arkvory import downloads, folders, paths, state, uploads
 from arkvory.documents import Artifact, Downloaded, Found, Repository, Token, Uploaded
-from arkvory.errors import ArkvoryError, NotFound
+from arkvory.errors import ArkvoryError, NotArkvory, NotFound
 from arkvory.progress import Event, OnEvent, quiet
 from arkvory.retry import Retry, Stop
 from arkvory.transport import Address, Asked, Login, Timeouts, Transport
@@ -19,6 +19,8 @@ from arkvory.version import __version__
 
 MIB = 1024 * 1024
 PAGE = 1000
+# Of an artifact.
+_LOCATED = ("path", "size", "url")
 
 
 class Client:
@@ -138,7 +140,7 @@ class Client:
             def run(parallel: int) -> Downloaded:
                 with self._telling("download", artifact.path):
                     file = paths.local(Path(folder), artifact.path.removeprefix(below))
-                    return self._download(_address_of(artifact), artifact.path, file, parallel, stop)
+                    return self._download(self._address_of(repository, artifact), artifact.path, file, parallel, stop)
 
             return folders.Job(artifact.path, artifact.size, run)
 
@@ -159,10 +161,11 @@ class Client:
 
     def list(self, repository: str, prefix: str = "", contains: str | None = None) -> Iterator[Artifact]:
         """Artifacts by path: those that begin with `prefix`, exactly, and have `contains` in them, in any case."""
-        yield from map(Artifact.of, self._items(paths.api("repositories", repository, "artifacts"), prefix=prefix or None, q=contains))
+        query = {"prefix": prefix or None, "q": contains}
+        yield from map(Artifact.of, self._transport.items(paths.api("repositories", repository, "artifacts"), query, PAGE, *_LOCATED))
 
     def artifact(self, repository: str, path: str) -> Artifact:
-        return Artifact.of(self._get(paths.api("repositories", repository, "artifacts", path=path)))
+        return Artifact.of(self._get(paths.api("repositories", repository, "artifacts", path=path), *_LOCATED))
 
     def search(self, words: str) -> Iterator[Found]:
         """Artifacts whose path contains the words, in all repositories that this login may read."""
@@ -186,14 +189,13 @@ class Client:
 
     def delete_repository(self, name: str) -> Sequence[str]:
         """Delete it with all that is in it; what groups lose by it."""
-        return list((self._gone(paths.api("repositories", name)) or {}).get("warnings", []))
+        return list((self._gone(paths.api("repositories", name)) or {}).get("warnings") or [])
 
     # Who may
 
     def whoami(self) -> dict[str, Any]:
         """The API's document of whom this login stands for: `user` (null for nobody's), `administrator`, `token`."""
-        found: dict[str, Any] = self._get(paths.api("whoami"))
-        return found
+        return self._get(paths.api("whoami"))
 
     def tokens(self) -> Iterator[Token]:
         """One's own, without their secrets."""
@@ -213,11 +215,11 @@ class Client:
 
     # Inside
 
-    def _get(self, path: str) -> Any:
-        return self._transport.document(Asked("GET", path))
+    def _get(self, path: str, *fields: str) -> dict[str, Any]:
+        return self._transport.object(Asked("GET", path), *fields)
 
-    def _change(self, method: str, path: str, document: Any) -> Any:
-        return self._transport.document(Asked(method, path, document=document))
+    def _change(self, method: str, path: str, document: Any) -> dict[str, Any]:
+        return self._transport.object(Asked(method, path, document=document))
 
     def _gone(self, path: str) -> Any:
         """What is gone when it is asked for the second time went by the first, whose answer was lost."""
@@ -229,13 +231,7 @@ class Client:
             return None
 
     def _items(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
-        cursor = None
-        while True:
-            page = self._transport.document(Asked("GET", path, query=query | {"limit": PAGE, "cursor": cursor}))
-            yield from page["items"]
-            cursor = page["next"]
-            if cursor is None:
-                return
+        yield from self._transport.items(path, query, PAGE)
 
     def _sending(self, parallel: int, stop: Stop) -> uploads.Means:
         return uploads.Means(self._transport, self._progress, stop, parallel, self._part_size, self._parts_from, self._remembered)
@@ -262,12 +258,25 @@ class Client:
     def _elsewhere(self, repository: str, path: str, error: NotFound) -> str:
         """Where an artifact is whose repository keeps no raw files. Raises the error where there is none."""
         try:
-            found = _address_of(self.artifact(repository, path))
+            found = self._address_of(repository, self.artifact(repository, path))
         except ArkvoryError:
             raise error from None
         if found == paths.raw(repository, path):
             raise error
         return found
+
+    def _address_of(self, repository: str, artifact: Artifact) -> str:
+        """On this server, by whatever name it calls itself, and below whatever: a login goes nowhere else. Raises NotArkvory."""
+        told, above = urlsplit(str(artifact.url)).path, urlsplit(self.url).path
+        try:
+            plain = paths.raw(repository, artifact.path)
+        except ValueError as error:
+            raise NotArkvory(f"{self.url} tells of something that is no artifact: {error}") from None
+        if unquote(told).endswith(unquote(plain)):
+            return plain
+        if not told.startswith("/"):
+            raise NotArkvory(f"{self.url} says that {artifact.path!r} is at {artifact.url!r}, which is no address")
+        return told.removeprefix(above) if told.startswith(f"{above}/") else told
 
     def _tell_wait(self, asked: Asked, error: ArkvoryError, seconds: float) -> None:
         self._progress(Event("request", "", "waiting", words=f"{error.message}; trying again in {seconds:.0f} s"))
@@ -302,8 +311,3 @@ def _target(path: str, target: Path | str | None) -> Path:
     if target is None or Path(target).is_dir() or str(target).endswith("/"):
         return paths.local(Path(target or "."), name)
     return Path(target)
-
-
-def _address_of(artifact: Artifact) -> str:
-    """On this server, by whatever name it calls itself: a login goes nowhere else."""
-    return urlsplit(artifact.url).path

@@ -40,7 +40,10 @@ LEAST_PIECE = 8 * MIB
 MOST_PIECES = 1000
 # How often an artifact may be replaced, or come damaged, while it is fetched.
 _ROUNDS = 4
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+# Of a length that a file can have, in digits.
+_LONGEST_LENGTH = 18
+_LENGTH = re.compile(rf"[0-9]{{1,{_LONGEST_LENGTH}}}")
+_RANGE = re.compile(rf"bytes ({_LENGTH.pattern})-({_LENGTH.pattern})/({_LENGTH.pattern})")
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class _Facts:
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> _Facts:
         etag, length = headers.get("ETag", ""), headers.get("Content-Length", "")
-        return cls(int(length) if length.isdigit() else None, etag if etag.startswith('"') else "", _digest(headers))
+        return cls(int(length) if _LENGTH.fullmatch(length) else None, etag if etag.startswith('"') else "", _digest(headers))
 
 
 class _Changed(Exception):
@@ -206,15 +209,18 @@ class _Download:
                 _write(file, piece)
                 yield len(piece)
 
-    def _pieces(self, answer: requests.Response, length: int, stop: Stop) -> Iterator[bytes]:
-        """Of a body of this length. Raises NoAnswer when it ends before."""
+    def _pieces(self, answer: requests.Response, length: int | None, stop: Stop) -> Iterator[bytes]:
+        """Of a body of this length, null where nobody told it. Raises NoAnswer when it ends before, Damaged when it does not end there."""
+        left = length
         with told(self._means.transport.address.url):
             for piece in answer.iter_content(PIECE):
                 stop.check()
+                if left is not None and len(piece) > left:
+                    raise Damaged(f"{self._name!r} came damaged: the server sends more than the {length} bytes that it announced")
                 yield piece
-                length -= len(piece)
-        if length > 0:
-            raise NoAnswer(f"{self._means.transport.address.url} broke off: {length} bytes are missing")
+                left = None if left is None else left - len(piece)
+        if left:
+            raise NoAnswer(f"{self._means.transport.address.url} broke off: {left} bytes are missing")
 
     # As a whole
 
@@ -232,20 +238,22 @@ class _Download:
 
     def _receive_whole(self, asked: Asked, partial: _Partial) -> _Facts:
         with self._means.transport.send(asked, self._means.stop) as answer, partial.open() as file:
+            if answer.status_code != 200:
+                raise Damaged(f"{self._name!r} came damaged: the server sends a part of it where the whole was asked for")
             facts = _Facts.of(answer.headers)
             self._size = facts.size
-            for piece in self._pieces(answer, facts.size or 0, self._means.stop):
+            for piece in self._pieces(answer, _decoded_length(answer, facts), self._means.stop):
                 _write(file, piece)
                 self._done += len(piece)
                 self._tell("moving")
             return _Facts(self._done, facts.etag, facts.sha256)
 
     def _told_later(self, facts: _Facts) -> _Facts:
-        """With the digest that a proxy knows once it has fetched the file itself."""
+        """With the digest that a proxy knows once it has fetched the file itself; what does not fit was replaced, or is damaged."""
         if facts.sha256:
             return facts
         later = self._facts()
-        return later if later.sha256 and later.size == facts.size else facts
+        return _Facts(facts.size, later.etag, later.sha256) if later.sha256 else facts
 
     # When all of it is here
 
@@ -385,7 +393,8 @@ def _take(part: Path) -> int | None:
         part.touch()
         return None
     while True:
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+        # Not through a link that somebody else has put there.
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if part.exists() and os.path.samestat(os.fstat(descriptor), part.stat()):
@@ -417,6 +426,11 @@ def _check_range(answer: requests.Response, span: tuple[int, int], facts: _Facts
         raise _Changed
     if (int(told[1]), int(told[2]) + 1) != span:
         raise _NoRanges
+
+
+def _decoded_length(answer: requests.Response, facts: _Facts) -> int | None:
+    """Null where a length is told of something else, or of nothing."""
+    return facts.size if answer.headers.get("Content-Encoding", "identity") == "identity" else None
 
 
 def _write(file: IO[bytes], piece: bytes) -> None:

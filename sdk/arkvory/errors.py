@@ -274,7 +274,7 @@ def seconds_of(retry_after: str | None, date: str | None) -> float | None:
 def _problem(body: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from arkvory import paths
 from arkvory.errors import ArkvoryError, Incomplete, LocalFile
 from arkvory.files import sha256_of
 from arkvory.retry import Stop, Stopped
@@ -83,7 +84,10 @@ class _Work(Generic[T]):
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Path with slashes and file, in order; links to folders are not followed. Raises LocalFile for a folder that cannot be read."""
+    """Path with slashes and file, in order; links to folders are not followed, and what downloads have left is none of them.
+
+    Raises LocalFile for a folder that cannot be read.
+    """
     if not folder.is_dir():
         raise LocalFile(f"{folder} is not a folder")
 
@@ -94,6 +98,8 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
         folders.sort()
         for name in sorted(names):
             file = Path(place, name)
+            if paths.is_left_over(name):
+                continue
             yield _encodable(file.relative_to(folder).as_posix()), file
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,6 +13,8 @@ API = "/api/v1"
 _SAFE = "/@!$*,=()"
 _PART_ENDING = ".arkvory.part"
 _LONGEST_NAME = 200
+_DIGITS = "123456789\u00b9\u00b2\u00b3"
+_DEVICES = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{each}{digit}" for each in ("COM", "LPT") for digit in _DIGITS)})
 
 
 def check_path(path: str) -> str:
@@ -40,11 +43,29 @@ def segment(name: str) -> str:
 
 
 def local(folder: Path, path: str) -> Path:
-    """The file below `folder` that an artifact's path means. Raises LocalFile for one that would lie elsewhere."""
+    """The file below `folder` that an artifact's path means.
+
+    Raises LocalFile for one that would lie elsewhere, or where another one's bytes lie until they are all there.
+    """
     names = path.split("/")
     if any(name in ("", ".", "..") or "\0" in name or Path(name).name != name for name in names):
         raise LocalFile(f"{path!r} cannot be a file on this machine")
+    if os.name == "nt" and any(map(means_something_to_windows, names)):
+        raise LocalFile(f"{path!r} cannot be a file on Windows")
+    if is_left_over(path):
+        raise LocalFile(f"{path!r} has the name of a file that is being downloaded; fetch it alone, by another name")
     return folder.joinpath(*names)
+
+
+def means_something_to_windows(name: str) -> bool:
+    """Whether Windows would take it for another name: of a device, of a stream within a file, of the same without its last dots."""
+    stem = name.partition(".")[0].rstrip(" ").upper()
+    return stem in _DEVICES or name.endswith((".", " ")) or any(char in '<>:"|?*\\' or char < " " for char in name)
+
+
+def is_left_over(path: str) -> bool:
+    """Whether this is what a download has left that did not come to its end."""
+    return path.endswith((_PART_ENDING, *(f"{_PART_ENDING}{each}" for each in (".json", ".json.new"))))
 
 
 def part_of(target: Path) -> Path:

@@ -28,7 +28,7 @@ def read(file: Path) -> dict[str, Any]:
     """Empty where there is none, or none that can be read."""
     try:
         found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

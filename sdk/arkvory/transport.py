@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.cookiejar
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -152,8 +152,36 @@ class Transport:
             return None
         try:
             return json.loads(answer.content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise NotArkvory(f"{self.address.url} answers {answer.status_code} with something else than JSON: is it an Arkvory?") from None
+
+    def object(self, asked: Asked, *fields: str, stop: Stop | None = None) -> dict[str, Any]:
+        """The same of an answer that is an object with these fields. Raises NotArkvory for another one."""
+        return self._with(fields, self.document(asked, stop), asked)
+
+    def items(self, path: str, query: Mapping[str, Any], limit: int, *fields: str, stop: Stop | None = None) -> Iterator[dict[str, Any]]:
+        """Those of a list, page by page; each is an object with these fields. Raises NotArkvory for what is no list, or has no end."""
+        cursor = None
+        while True:
+            asked = Asked("GET", path, query={**query, "limit": limit, "cursor": cursor})
+            page = self.object(asked, "items", stop=stop)
+            if not isinstance(page["items"], list):
+                raise self._strange(asked)
+            for each in page["items"]:
+                yield self._with(fields, each, asked)
+            former, cursor = cursor, page.get("next")
+            if cursor is None:
+                return
+            if cursor == former:
+                raise self._strange(asked)
+
+    def _with(self, fields: Iterable[str], found: Any, asked: Asked) -> dict[str, Any]:
+        if not isinstance(found, dict) or not found.keys() >= set(fields):
+            raise self._strange(asked)
+        return found
+
+    def _strange(self, asked: Asked) -> NotArkvory:
+        return NotArkvory(f"{self.address.url} answers {asked.method} {asked.path} with another document than expected: is it an Arkvory?")
 
     def _once(self, asked: Asked) -> requests.Response:
         with told(self.address.url):

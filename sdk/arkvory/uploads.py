@@ -26,7 +26,6 @@ from arkvory.errors import (
     DigestMismatch,
     LocalFile,
     NotAllowedHere,
-    NotArkvory,
     NotFound,
     PreconditionFailed,
     Refused,
@@ -382,14 +381,8 @@ class _Parts:
 
     def _parts_there(self, id: str) -> dict[int, str]:
         """Digests of those that arrived, by number."""
-        found: dict[int, str] = {}
-        cursor = None
-        while True:
-            page = self._document(Asked("GET", self._address(id, "parts"), query={"limit": 1000, "cursor": cursor}), "items")
-            found |= {int(each["number"]): str(each["sha256"]) for each in page["items"]}
-            cursor = page.get("next")
-            if cursor is None:
-                return found
+        parts = self._means.transport.items(self._address(id, "parts"), {}, 1000, "number", "sha256", stop=self._means.stop)
+        return {int(each["number"]): str(each["sha256"]) for each in parts}
 
     def _part(self, id: str, number: int, size: int, digest: str) -> Callable[[Stop], None]:
         """What sends it."""
@@ -413,10 +406,7 @@ class _Parts:
 
     def _document(self, asked: Asked, *fields: str) -> dict[str, Any]:
         """An object that has these fields."""
-        found = self._means.transport.document(asked, self._means.stop)
-        if not isinstance(found, dict) or not found.keys() >= set(fields):
-            raise NotArkvory(f"{self._means.transport.address.url} answers {asked.method} {asked.path} with another document than expected")
-        return found
+        return self._means.transport.object(asked, *fields, stop=self._means.stop)
 
 
 def _failure(upload: dict[str, Any]) -> Refused | None:

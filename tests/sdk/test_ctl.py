@@ -16,6 +16,7 @@ import pytest
 
 from arkvory import ctl
 from tests.support.server import ROOT, Server
+from tests.support.upstreams import FakeUpstream
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -183,3 +184,9 @@ def test_all_commands_explain_themselves(capsys: pytest.CaptureFixture[str]) -> 
         with pytest.raises(SystemExit) as told:
             ctl.run([verb, "--help"])
         assert told.value.code == 0 and f"usage: arkvoryctl {verb}" in capsys.readouterr().out
+
+
+def test_what_a_server_says_is_nothing_that_a_terminal_obeys(arkvoryctl: Run, upstream: FakeUpstream) -> None:
+    upstream.put("/api/v1/repositories/x", b'{"detail": "\\u001b]0;owned\\u0007"}', status=403)
+    done = arkvoryctl("--url", upstream.url, "repo", "show", "x")
+    assert done.returncode == 3 and "owned" in done.stderr and not {"\x1b", "\x07"} & set(done.stderr)

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from arkvory import Client, Retry, paths
-from arkvory.errors import Damaged, Incomplete, LocalFile, NoAnswer, NotFound
+from arkvory.errors import Damaged, Incomplete, LocalFile, NoAnswer, NotArkvory, NotFound
+from arkvory.transport import Asked
 from tests.sdk.conftest import NewClient, noise
 from tests.support.road import Fate, Passed, Road, refusal
 from tests.support.server import ROOT, Server
@@ -252,6 +254,98 @@ def test_a_file_that_is_a_folder_here_is_named_and_the_others_come(client: Clien
     with pytest.raises(Incomplete, match="1 of 2 files failed"):
         client.download_folder(repository, "", tmp_path / "out")
     assert (tmp_path / "out" / "b").read_bytes() == b"x"
+
+
+def test_more_bytes_than_were_asked_for_are_written_nowhere(new_client: NewClient, road: Road, large: Large, tmp_path: Path) -> None:
+    """A server that does not end: nothing of it reaches other pieces, nor fills the disk."""
+    etag = new_client()._transport.send(Asked("HEAD", "/raw/large/a/large.bin")).headers["ETag"]
+
+    def fate(asked: Passed) -> Fate | None:
+        if asked.method != "GET":
+            return None
+        told = f"Content-Range: bytes 0-{8 * MIB - 1}/{len(LARGE)}\r\nETag: {etag}\r\n"
+        head = f"HTTP/1.1 206 Partial Content\r\n{told}Content-Length: {30 * MIB}\r\nConnection: close\r\n\r\n"
+        return Fate(answer=head.encode() + bytes(30 * MIB))
+
+    road.fate = fate
+    with pytest.raises(Damaged, match="a part of it where the whole was asked for"):
+        new_client(road.url, parallel=1).download(*large, tmp_path / "f")
+    assert left(tmp_path) == set()
+
+
+def test_what_comes_without_a_digest_is_compared_with_the_one_that_is_told(
+    upstream: FakeUpstream, new_client: NewClient, tmp_path: Path
+) -> None:
+    upstream.put("/raw/files/f", b"another one")
+    upstream.put("/raw/files/f", method="HEAD", headers={"X-Checksum-Sha256": hashlib.sha256(b"one").hexdigest()})
+    with pytest.raises(Damaged):
+        new_client(upstream.url).download("files", "f", tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize("length", ["\xb2", "9" * 5000, "-1", "1e3"])
+def test_a_length_that_is_none_is_not_believed(new_client: NewClient, road: Road, tmp_path: Path, length: str) -> None:
+    def fate(asked: Passed) -> Fate:
+        told, body = (length, b"") if asked.method == "HEAD" else ("1", b"x")
+        return Fate(answer=f"HTTP/1.1 200 OK\r\nContent-Length: {told}\r\nConnection: close\r\n\r\n".encode("latin-1") + body)
+
+    road.fate = fate
+    assert new_client(road.url).download("files", "f", tmp_path / "f").size == 1
+
+
+def test_no_link_is_followed_to_where_the_bytes_of_a_download_lie(client: Client, large: Large, tmp_path: Path) -> None:
+    other, target = tmp_path / "other", tmp_path / "f"
+    other.write_bytes(b"somebody's")
+    paths.part_of(target).symlink_to(other)
+    with pytest.raises(LocalFile):
+        client.download(*large, target)
+    assert other.read_bytes() == b"somebody's" and not target.exists()
+
+
+def test_what_downloads_have_left_is_no_file_of_a_folder(client: Client, server: Server, repository: str, tmp_path: Path) -> None:
+    """Neither sent, nor written over where an artifact has such a name."""
+    target = tmp_path / "out" / "f"
+    for name in ("f", "f.arkvory.part", "f.arkvory.part.json"):
+        server.put(f"/raw/{repository}/{name}", name.encode())
+    with pytest.raises(Incomplete, match="2 of 3 files failed") as failed:
+        client.download_folder(repository, "", tmp_path / "out")
+    assert all(isinstance(each, LocalFile) for each in failed.value.failures.values())
+    assert left(tmp_path / "out") == {"f"} and target.read_bytes() == b"f"
+    paths.part_of(target).write_bytes(b"half")
+    assert [each.path for each in client.upload_folder(tmp_path / "out", repository, "again")] == ["again/f"]
+
+
+def test_a_server_below_a_prefix_is_asked_below_it(new_client: NewClient, server: Server, tmp_path: Path) -> None:
+    """Also where its addresses have another one, or none."""
+    server.repository("prefixed", format="maven")
+    server.put("/maven/prefixed/com/acme/a/1/a-1.jar", b"jar")
+    client = new_client()
+    (artifact,) = client.list("prefixed")
+    for above, told, asked in (("", "", ""), ("/x", "/x", ""), ("/x", "", ""), ("/x", "/xy", "/xy")):
+        below = new_client(f"http://there{above}")
+        found = replace(artifact, url=f"http://there{told}/maven/prefixed/{artifact.path}")
+        assert below._address_of("prefixed", found) == f"{asked}/maven/prefixed/{artifact.path}"
+    plain = replace(artifact, url="http://elsewhere/deep/raw/files/a%20b", path="a b")
+    assert client._address_of("files", plain) == "/raw/files/a%20b"
+    for url in ("@elsewhere/raw/f", "", "http:@elsewhere"):
+        with pytest.raises(NotArkvory):
+            client._address_of("prefixed", replace(artifact, url=url))
+
+
+@pytest.mark.parametrize(
+    "answer", [b'{"items": 5}', b'{"next": null}', b'{"items": [5], "next": null}', b"[]", b"[" * 100_000, b'{"items": [], "next": "x"}']
+)
+def test_lists_that_are_none_or_never_end_are_told(new_client: NewClient, upstream: FakeUpstream, tmp_path: Path, answer: bytes) -> None:
+    for target in ("/api/v1/repositories/files/artifacts?limit=1000", "/api/v1/repositories/files/artifacts?limit=1000&cursor=x"):
+        upstream.put(target, answer)
+    with pytest.raises(NotArkvory):
+        new_client(upstream.url).download_folder("files", "", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nul", "CON.txt", "com1 .x", "a:b", "a.", "a ", "a?", "a\x1f", "a\\b"])
+def test_names_that_mean_something_to_windows_are_known(name: str) -> None:
+    assert paths.means_something_to_windows(name)
+    assert not any(map(paths.means_something_to_windows, ("console.txt", ".nul", "a b", "com10", "ü")))
 
 
 @pytest.mark.parametrize("path", ["../a", "/a", "a/../../b", "a//b", "", "a/\0"])

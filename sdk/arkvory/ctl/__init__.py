@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from arkvory.ctl import files, logins, management
 from arkvory.ctl.options import Arguments, Parser
+from arkvory.ctl.output import printable
 from arkvory.errors import (
     ArkvoryError,
     CapacitySpent,
@@ -91,7 +92,8 @@ def parser() -> argparse.ArgumentParser:
 def _told(error: ArkvoryError) -> int:
     """Say what was wrong and what to do next."""
     _, code, advice = next(row for row in _CODES if isinstance(error, row[0]))
-    print(f"arkvoryctl: {error}", file=sys.stderr)
+    # It quotes what a server said.
+    print(f"arkvoryctl: {printable(str(error))}", file=sys.stderr)
     if advice:
         print(advice, file=sys.stderr)
     return code
