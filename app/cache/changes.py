@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 LOCK_WAIT_MS = 10_000
 OUTCOME_WAIT_SECONDS = 5.0
 _IDENTITY = "pg_current_xact_id()::text::bigint as transaction_id, pg_postmaster_start_time() as server_started"
+_TRY = "pg_try_advisory_xact_lock(:c, :o)"
 CLASSES = ("metadata", "authorization", "content", "members")
 
 
@@ -64,21 +65,29 @@ class Transaction:
 
     # -- locks and epochs
 
-    def lock_admission(self) -> None:
-        """The global lock; what is read under it must be read by a later statement (READ COMMITTED)."""
+    def lock_owner(self, ownership: Ownership) -> None:
+        """Against a successor. Raises NotOwner."""
+        self.order.reach(Step.OWNER)
+        ownership.share_lock(self.connection)
+
+    def lock_admission(self, ownership: Ownership) -> None:
+        """The owner's row and the global lock; what is read under it must be read by a later statement (READ COMMITTED)."""
+        self.order.reach(Step.OWNER)
         self.order.reach(Step.GLOBAL)
-        self.connection.execute(text("select pg_advisory_xact_lock(:c, :o)"), {"c": ADMISSION[0], "o": ADMISSION[1]})
+        ownership.share_lock(self.connection, "pg_advisory_xact_lock(:c, :o)", {"c": ADMISSION[0], "o": ADMISSION[1]})
 
-    def lock_repositories(self, repository_ids: Sequence[int]) -> None:
-        """Advisory locks of repositories, by id. Raises Unavailable after 10 s."""
+    def lock_repositories(self, ownership: Ownership, repository_ids: Sequence[int]) -> None:
+        """The owner's row and advisory locks of repositories, by id. Raises NotOwner, and Unavailable after 10 s."""
+        self.order.reach(Step.OWNER)
         self.order.reach(Step.REPOSITORY)
-        for repository_id in sorted(set(repository_ids)):
-            self._lock_repository(*repository_lock(repository_id))
+        first, *others = (dict(zip("co", repository_lock(each), strict=True)) for each in sorted(set(repository_ids)))
+        if not ownership.share_lock(self.connection, _TRY, first):
+            self._wait_for_repository(first)
+        for lock in others:
+            if not self.connection.execute(text(f"select {_TRY}"), lock).scalar_one():
+                self._wait_for_repository(lock)
 
-    def _lock_repository(self, group: int, number: int) -> None:
-        lock = {"c": group, "o": number}
-        if self.connection.execute(text("select pg_try_advisory_xact_lock(:c, :o)"), lock).scalar_one():
-            return
+    def _wait_for_repository(self, lock: Mapping[str, int]) -> None:
         try:
             with database_errors(), statements_within(self.connection, LOCK_WAIT_MS):
                 self.connection.execute(text("select pg_advisory_xact_lock(:c, :o)"), lock)
@@ -221,8 +230,8 @@ class Transactions:
         self.active = 0
 
     @contextlib.contextmanager
-    def begin(self, *repository_ids: int) -> Iterator[Transaction]:
-        """A transaction under the locks of these repositories, committed at the end of the block.
+    def begin(self, *repository_ids: int, admission: bool = False) -> Iterator[Transaction]:
+        """A transaction under the locks of these repositories, or under the global one of admission; committed at the end of the block.
 
         Raises NotOwner, DatabaseAway or Unavailable when it cannot begin, and OutcomeUnknown when the
         answer to COMMIT was lost and could not be found out in time.
@@ -230,22 +239,24 @@ class Transactions:
         self.ownership.require()
         self.active += 1
         try:
-            with self.turns.of(repository_ids), self._opened(repository_ids) as transaction:
+            with self.turns.of(repository_ids), self._opened(repository_ids, admission) as transaction:
                 yield transaction
         finally:
             self.active -= 1
 
     @contextlib.contextmanager
-    def _opened(self, repository_ids: Sequence[int]) -> Iterator[Transaction]:
+    def _opened(self, repository_ids: Sequence[int], admission: bool) -> Iterator[Transaction]:
         with contextlib.ExitStack() as stack:
             with self.turns.waiting_slots if repository_ids else contextlib.nullcontext():
                 stack.enter_context(database_errors())
                 connection = stack.enter_context(self.database.request.connect())
                 transaction = Transaction(connection, None if self._loop is None else self._loop.instance_id or 0)
-                transaction.order.reach(Step.OWNER)
-                self.ownership.share_lock(connection)
                 if repository_ids:
-                    transaction.lock_repositories(repository_ids)
+                    transaction.lock_repositories(self.ownership, repository_ids)
+                elif admission:
+                    transaction.lock_admission(self.ownership)
+                else:
+                    transaction.lock_owner(self.ownership)
             yield transaction
             transaction.before_commit()
             with self.cache.committing(transaction.outcome):
@@ -310,11 +321,10 @@ def _published(statuses: Iterable[str]) -> int:
 def _status_now(connection: Connection, outcome: Outcome) -> str:
     """What PostgreSQL says of the transaction; `unknown` where it cannot be believed."""
     try:
-        with connection.begin_nested():
-            status, started = connection.execute(
-                text("select pg_xact_status(cast(cast(:xid as text) as xid8)), pg_postmaster_start_time()"),
-                {"xid": str(outcome.transaction_id)},
-            ).one()
+        status, started = connection.execute(
+            text("select pg_xact_status(cast(cast(:xid as text) as xid8)), pg_postmaster_start_time()"),
+            {"xid": str(outcome.transaction_id)},
+        ).one()
     except DataError:
         # "In the future": a crash took it, with all that it wrote.
         return "aborted"

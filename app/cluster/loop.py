@@ -150,7 +150,7 @@ class Loop:
         too_long = gevent.Timeout(LONGEST_TURN_SECONDS)
         try:
             with too_long, self._database.read() as connection:
-                self._probe(connection.execution_options(isolation_level="AUTOCOMMIT"))
+                self._probe(connection)
             return True
         except (ArkvoryError, gevent.Timeout) as error:
             if isinstance(error, gevent.Timeout) and error is not too_long:

@@ -14,7 +14,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import gevent
 from sqlalchemy import Connection, text
@@ -84,15 +85,24 @@ class Ownership:
         if not self.held:
             raise NotOwner("this process does not own the storage at the moment; try again shortly")
 
-    def share_lock(self, connection: Connection) -> None:
-        """First step of each write transaction: raises NotOwner when a successor has taken over."""
+    def share_lock(self, connection: Connection, then: str = "true", values: Mapping[str, Any] | None = None) -> Any:
+        """First step of each write transaction: raises NotOwner when a successor has taken over.
+
+        `then` is what the same statement does behind it, where it is asked for the next lock in the order; its result.
+        """
         self.require()
         row = connection.execute(
-            text("select 1 from arkvory_owner where id = 1 and generation = :mine for share"), {"mine": self.generation}
+            # The row is locked before anything else is looked at, whatever the plan.
+            text(
+                "with mine as materialized (select 1 from arkvory_owner where id = 1 and generation = :mine for share) "
+                f"select {then} from mine"
+            ),
+            {"mine": self.generation, **(values or {})},
         ).first()
         if row is None:
             self._lose("a successor has taken the storage over")
             raise NotOwner("another process has taken the storage over; try again shortly")
+        return row[0]
 
     def release(self) -> None:
         """Give ownership up, after the last write."""

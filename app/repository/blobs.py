@@ -30,6 +30,16 @@ class Linked:
     checksums: Mapping[str, str]
 
 
+# All locked in the order of their digests first, whatever the plan of the update; the ids of those that were changed.
+_TAKE = text(
+    "with locked as materialized (select id, id = any(:used) as used, status from arkvory_blobs where id = any(:ids) "
+    "order by digest for update) "
+    "update arkvory_blobs b set status = case when l.used then 'live' else b.status end, "
+    "candidate_at = case when l.used then null else now() end, last_used_at = case when l.used then now() else b.last_used_at end "
+    "from locked l where b.id = l.id and (not l.used or l.status in ('placing', 'live')) returning b.id"
+)
+
+
 class Blobs:
     """Blobs at their SHA-256, stored once however many paths point at them."""
 
@@ -100,18 +110,9 @@ class Blobs:
         Raises UploadGivenUp when one of `used` is being deleted or gone: whoever brought it was given up, and cleaned up after.
         """
         transaction.order.reach(Step.BLOB)
-        connection = transaction.connection
-        rows = connection.execute(
-            text("select id, status from arkvory_blobs where id = any(:ids) order by digest for update"), {"ids": [*used, *replaced]}
-        )
-        alive = {row.id for row in rows if row.status in {"placing", "live"}}
-        if frozenset(used) - alive:
+        rows = transaction.connection.execute(_TAKE, {"ids": [*used, *replaced], "used": list(used)})
+        if frozenset(used) - frozenset(rows.scalars()):
             raise UploadGivenUp
-        connection.execute(
-            text("update arkvory_blobs set status = 'live', candidate_at = null, last_used_at = now() where id = any(:ids)"),
-            {"ids": list(used)},
-        )
-        self._offer(transaction, [each for each in replaced if each not in set(used)])
 
     def let_go(self, transaction: Transaction, blob_ids: Sequence[int]) -> None:
         """Paths to these blobs went away; whether others remain is for the cleanup to see."""

@@ -351,7 +351,7 @@ class Publisher:
         with self._database.read() as connection:
             snapshot, settings = self._check_right(connection, target, (path,))
             if path is not None:
-                current = _current(connection, snapshot.id, path)
+                (current,) = _currents(connection, snapshot.id, [path])
                 _check_policy(connection, snapshot, settings, _Offer(path, conditions or Conditions(), None, size), current)
         return snapshot
 
@@ -395,7 +395,7 @@ class Publisher:
             now, settings = self._check_right(connection, target, [each.path for each in files])
             if now.id != snapshot.id:
                 raise NotFound(f"repository {snapshot.name!r} was deleted meanwhile")
-            currents = [_current(connection, snapshot.id, each.path) for each in files]
+            currents = _currents(connection, snapshot.id, [each.path for each in files])
             self._check_offers(connection, Standing(now, settings, currents), files, conditions)
             stale = _stale_companions(connection, now, files, currents)
             references = _references(connection, now, files)
@@ -405,7 +405,8 @@ class Publisher:
             gone = [*currents, *(each for _, each in stale)]
             packages = _touch_packages(transaction, snapshot.id, epochs.content, _shown(files, currents, stale, held, package))
             self._blobs.take(transaction, stored.blob_ids, [each.blob_id for each in gone if each is not None])
-            delete_rows(connection, snapshot.id, [each.upload_id for _, each in stale])
+            if stale:
+                delete_rows(connection, snapshot.id, [each.upload_id for _, each in stale])
             published = [
                 _write_artifact(
                     connection,
@@ -455,10 +456,11 @@ def _hold(
     new: set[str],
 ) -> frozenset[str]:
     """Which of these paths are held from the publish on."""
-    apply_rules(connection, snapshot, paths, caller)
+    held = apply_rules(connection, snapshot, paths, caller)
     if references:
         spread_holds(connection, snapshot.id, references, new)
-    return held_paths(connection, snapshot.id, paths)
+        held = held_paths(connection, snapshot.id, paths)
+    return held
 
 
 def _tell_packages(
@@ -482,15 +484,19 @@ def delete_rows(connection: Connection, repository_id: int, upload_ids: Sequence
     )
 
 
-def _current(connection: Connection, repository_id: int, path: str) -> _Current | None:
-    row = connection.execute(
+def _currents(connection: Connection, repository_id: int, paths: Sequence[str]) -> list[_Current | None]:
+    """What these paths point at, in their order."""
+    if not paths:
+        return []
+    rows = connection.execute(
         text(
-            "select a.id, a.blob_id, b.digest, a.upload_id, a.package_id, b.size, a.updated_at, a.withheld "
-            "from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.repository_id = :id and a.path = :path"
+            "select a.path, a.id, a.blob_id, b.digest, a.upload_id, a.package_id, b.size, a.updated_at, a.withheld "
+            "from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.repository_id = :id and a.path = any(:paths)"
         ),
-        {"id": repository_id, "path": path},
-    ).first()
-    return None if row is None else _Current(*row)
+        {"id": repository_id, "paths": list(paths)},
+    )
+    found = {path: _Current(*facts) for path, *facts in rows}
+    return [found.get(each) for each in paths]
 
 
 def _stale_companions(
@@ -503,8 +509,9 @@ def _stale_companions(
     brought = {each.path for each in files}
     replaced = [each.path for each, current in zip(files, currents, strict=True) if current is not None]
     beside = [(path, path + ending) for path in replaced for ending in FORMATS[snapshot.format].companions]
-    found = [(main, _current(connection, snapshot.id, path)) for main, path in beside if path not in brought]
-    return [(main, each) for main, each in found if each is not None]
+    wanted = [(main, path) for main, path in beside if path not in brought]
+    found = _currents(connection, snapshot.id, [path for _, path in wanted])
+    return [(main, each) for (main, _), each in zip(wanted, found, strict=True) if each is not None]
 
 
 def _references(connection: Connection, snapshot: Snapshot, files: Sequence[NewFile]) -> dict[str, list[tuple[str, str]]]:

@@ -237,14 +237,28 @@ def spread_holds(connection: Connection, repository_id: int, references: Mapping
             _write_holds(connection, repository_id, [other], *held[source])
 
 
-def apply_rules(connection: Connection, snapshot: Snapshot, paths: Iterable[str], caller: Caller) -> None:
-    """While something is published: hold what a rule names. The publish's own transaction then marks it (`withheld`)."""
-    rules = _rules(connection, snapshot.id)
+def apply_rules(connection: Connection, snapshot: Snapshot, paths: Sequence[str], caller: Caller) -> frozenset[str]:
+    """While something is published: hold what a rule names; which of the paths are held then.
+
+    The publish's own transaction marks these (`withheld`).
+    """
+    found = connection.execute(_RULES_AND_HELD, {"id": snapshot.id, "paths": list(paths)}).one()
+    rules = [HoldRule(*known, datetime.fromisoformat(created_at)) for *known, created_at in found.rules]
+    held = set(found.held)
     for path in paths:
         rule = _rule_for(rules, snapshot.format, path, caller)
         if rule is not None:
             covered = _with_companions(snapshot.format, path)
             _write_holds(connection, snapshot.id, covered, _Words(rule.reason, TRUST[0], None))
+            held |= set(covered) & set(paths)
+    return frozenset(held)
+
+
+_RULES_AND_HELD = text(
+    "select (select coalesce(jsonb_agg(jsonb_build_array(r.id, r.pattern, r.publisher, r.reason, r.created_at) order by r.id), '[]') "
+    "from arkvory_hold_rules r where r.repository_id = :id) as rules, "
+    "array(select h.path from arkvory_holds h where h.repository_id = :id and h.path = any(:paths)) as held"
+)
 
 
 def reason_to_hold(connection: Connection, snapshot: Snapshot, path: str, caller: Caller) -> str | None:

@@ -138,8 +138,7 @@ class Admission:
     def locked(self) -> Iterator[Transaction]:
         """A transaction under the global lock."""
         self._look_elsewhere()
-        with self._turn, self._transactions.begin() as transaction:
-            transaction.lock_admission()
+        with self._turn, self._transactions.begin(admission=True) as transaction:
             yield transaction
 
     def _open_unknown(self, repository_id: int, reserved: int, row: _Row) -> Reservation:
@@ -240,34 +239,28 @@ class Admission:
 
     def _limits(self, transaction: Transaction, repository_id: int) -> list[tuple[int, int, str]]:
         """Each limit with what is taken of it and its name; must be called under the global lock."""
-        quota = transaction.connection.execute(
-            text("select quota_bytes from arkvory_repositories where id = :id and deleted_at is null"), {"id": repository_id}
+        cluster, capacity = self._settings.cluster, self._settings.capacity_bytes
+        counted = transaction.connection.execute(
+            _COUNTED, {"id": repository_id, "capacity": capacity is not None, "elsewhere": cluster}
         ).first()
-        if quota is None:
+        if counted is None:
             raise NotFound("the repository is gone")
-        limits = [self._disk_limit(transaction)]
-        if quota.quota_bytes is not None:
-            limits.append((quota.quota_bytes, self._counted(transaction, repository_id), "into the repository's quota"))
-        if self._settings.capacity_bytes is not None:
-            limits.append((self._settings.capacity_bytes, self._counted(transaction, None), "into the server's capacity"))
+        limits = [self._disk_limit(int(counted.open))]
+        if counted.quota_bytes is not None:
+            limits.append((counted.quota_bytes, int(counted.used), "into the repository's quota"))
+        if capacity is not None:
+            limits.append((capacity, int(counted.all_used), "into the server's capacity"))
         return limits
 
-    def _counted(self, transaction: Transaction, repository_id: int | None) -> int:
-        """`open` and `published` of a repository; of the server those and `garbage`."""
-        condition = "true" if repository_id is None else "repository_id = :id and status in ('open', 'published')"
-        statement = text(f"select coalesce(sum(bytes), 0) from arkvory_upload_bytes where {condition}")
-        return int(transaction.connection.execute(statement, {} if repository_id is None else {"id": repository_id}).scalar_one())
-
-    def _disk_limit(self, transaction: Transaction) -> tuple[int, int, str]:
-        """The disk: free bytes less the reserve, against what open uploads have still to write."""
+    def _disk_limit(self, open_bytes: int) -> tuple[int, int, str]:
+        """The disk: free bytes less the reserve, against what open uploads have still to write; `open_bytes` is theirs everywhere."""
         coming = sum(max(0, each.reserved - each.written) for each in self.open_uploads.values())
-        coming += self._coming_elsewhere(transaction) if self._settings.cluster else self._resting
+        coming += self._coming_elsewhere(open_bytes) if self._settings.cluster else self._resting
         return max(0, self._store.free_bytes() - self._settings.disk_reserve_bytes), coming, "on the server's disk"
 
-    def _coming_elsewhere(self, transaction: Transaction) -> int:
+    def _coming_elsewhere(self, open_bytes: int) -> int:
         """What other processes have reserved and not written yet."""
-        statement = text("select coalesce(sum(bytes), 0) from arkvory_upload_bytes where status = 'open'")
-        reserved = int(transaction.connection.execute(statement).scalar_one()) - sum(each.reserved for each in self.open_uploads.values())
+        reserved = open_bytes - sum(each.reserved for each in self.open_uploads.values())
         return max(0, reserved - self._written_elsewhere)
 
     def _look_elsewhere(self) -> None:
@@ -288,6 +281,15 @@ class Admission:
         with self._transactions.database.read() as connection:
             return int(connection.execute(_STILL_TO_COME, {"mine": [str(each) for each in self.open_uploads]}).scalar_one())
 
+
+# `open` and `published` of the repository; of the server those and `garbage`; what is open everywhere. Only what is asked for is summed.
+_COUNTED = text(
+    "select r.quota_bytes, case when r.quota_bytes is null then 0 else (select coalesce(sum(c.bytes), 0) from arkvory_upload_bytes c "
+    "where c.repository_id = r.id and c.status in ('open', 'published')) end as used, "
+    "case when :capacity then (select coalesce(sum(c.bytes), 0) from arkvory_upload_bytes c) else 0 end as all_used, "
+    "case when :elsewhere then (select coalesce(sum(c.bytes), 0) from arkvory_upload_bytes c where c.status = 'open') else 0 end as open "
+    "from arkvory_repositories r where r.id = :id and r.deleted_at is null"
+)
 
 # Few, whatever the table's size: there is an index of those that are open.
 _STILL_TO_COME = text(

@@ -131,8 +131,7 @@ class TestIsolationTraps:
         go = Event()
 
         def first() -> None:
-            with house.parts.transactions.begin() as transaction:
-                transaction.lock_admission()
+            with house.parts.transactions.begin(admission=True) as transaction:
                 go.wait(10)
                 transaction.connection.execute(
                     text("insert into arkvory_uploads (id, repository_id, status, bytes) values (gen_random_uuid(), :id, 'open', 6)"),
@@ -174,8 +173,7 @@ class TestIsolationTraps:
     def test_deleting_a_repository_waits_for_no_admission_nor_admission_for_it(self, house: House) -> None:
         """Neither uploads nor counters have a foreign key to repositories."""
         repository = house.repository()
-        with house.parts.transactions.begin() as transaction:
-            transaction.lock_admission()
+        with house.parts.transactions.begin(admission=True) as transaction:
             transaction.connection.execute(
                 text("insert into arkvory_uploads (id, repository_id, status, bytes) values (gen_random_uuid(), :id, 'open', 6)"),
                 {"id": repository},

@@ -49,6 +49,60 @@ def test_a_connection_of_each_pool_is_told_when_it_ends(house: House, name: str)
     assert "tcp_keepalives_idle=10" in parameters["options"]
 
 
+class Waiting:
+    """Greenlets that want a connection of a pool that has none left, one after the other."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.served: list[int] = []
+        self.greenlets: list[gevent.Greenlet] = []
+
+    def come(self, number: int) -> None:
+        self.greenlets.append(gevent.spawn(self._want, number))
+        gevent.sleep(0)
+
+    def _want(self, number: int) -> None:
+        with self._pool.connect():
+            self.served.append(number)
+            gevent.sleep(0.01)
+
+    def served_all(self) -> list[int]:
+        gevent.joinall(self.greenlets, timeout=10)
+        return self.served
+
+
+def test_a_connection_goes_to_who_waited_longest_and_not_to_who_comes_next(make_house: MakeHouse) -> None:
+    pool = make_house(ARKVORY_DATABASE_POOL_SIZE="4").parts.database.request
+    held = [pool.connect() for _ in range(4)]
+    waiting = Waiting(pool)
+    for number in range(12):
+        waiting.come(number)
+    for each in held:
+        each.close()
+        # Here a moment before the one that it was given to.
+        waiting.come(100)
+    assert waiting.served_all() == [*range(12), *[100] * 4]
+
+
+def test_who_stops_waiting_keeps_nothing_of_what_it_was_given(make_house: MakeHouse) -> None:
+    pool = make_house(ARKVORY_DATABASE_POOL_SIZE="4").parts.database.request
+    held = [pool.connect() for _ in range(4)]
+    waiting = Waiting(pool)
+    waiting.come(0)
+    waiting.come(1)
+    waiting.come(2)
+    waiting.greenlets[1].kill()
+    # It is given one, and ends before it has taken it.
+    waiting.greenlets[0].kill(block=False)
+    held.pop().close()
+    assert waiting.served_all() == [2]
+    for each in held:
+        each.close()
+    assert pool.waiting == 0
+    with pool.connect(), pool.connect(), pool.connect(), pool.connect():
+        pass
+
+
 def test_the_request_pool_alone_works_in_transactions(house: House) -> None:
     last_for_a_transaction = {}
     for pool in house.parts.database.pools:
