@@ -243,7 +243,10 @@ def apply_rules(connection: Connection, snapshot: Snapshot, paths: Sequence[str]
     The publish's own transaction marks these (`withheld`).
     """
     found = connection.execute(_RULES_AND_HELD, {"id": snapshot.id, "paths": list(paths)}).one()
-    rules = [HoldRule(*known, datetime.fromisoformat(created_at)) for *known, created_at in found.rules]
+    rules = [
+        HoldRule(number, pattern, publisher, reason, datetime.fromisoformat(created_at))
+        for number, pattern, publisher, reason, created_at in found.rules
+    ]
     held = set(found.held)
     for path in paths:
         rule = _rule_for(rules, snapshot.format, path, caller)
