@@ -204,6 +204,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("secret_key", ("ARKVORY_SECRET_KEY",), None, _text,
             "signs the short-lived tokens of container clients, encrypts credentials of upstreams; empty: a key that is made beside the blobs"),
     Setting("password_length", ("ARKVORY_PASSWORD_LENGTH",), 1, _count(1, 256), "fewest characters of a new password"),
+    Setting("password_hash_kib", ("ARKVORY_PASSWORD_HASH_KIB",), 65536, _count(32, 4 * 1024 * 1024),
+            "memory that the hash of a new password takes (argon2id), in KiB; with less, guessing what a stolen one was is cheaper"),
     Setting("login_failures_per_name", ("ARKVORY_LOGIN_FAILURES_PER_NAME",), 20, _count(0),
             "wrong passwords of one user name before the answer is 429; 0: no limit"),
     Setting("login_failures_per_address", ("ARKVORY_LOGIN_FAILURES_PER_ADDRESS",), 100, _count(0),
@@ -269,6 +271,7 @@ class Settings:
     admin_password: str | None
     secret_key: str | None
     password_length: int
+    password_hash_kib: int
     login_failures_per_name: int
     login_failures_per_address: int
     login_window_seconds: float

@@ -173,10 +173,10 @@ def new_token() -> str:
 class Passwords:
     """argon2, off the loop; verdicts are kept by credential and stored hash, and wrong ones counted."""
 
-    def __init__(self, cache: Cache, throttle: Throttle) -> None:
+    def __init__(self, cache: Cache, throttle: Throttle, hash_kib: int) -> None:
         self._cache = cache
         self._throttle = throttle
-        self._hasher = PasswordHasher()
+        self._hasher = PasswordHasher(memory_cost=hash_kib)
         self._flights: SingleFlight[bool] = SingleFlight()
         self._hashes: SingleFlight[str] = SingleFlight()
         self._slots = BoundedSemaphore(PASSWORD_CHECKS_AT_ONCE)
@@ -276,10 +276,10 @@ class Digests:
 class Identities:
     """Answers `who is this`, from memory when it can."""
 
-    def __init__(self, database: Database, cache: Cache, throttle: Throttle) -> None:
+    def __init__(self, database: Database, cache: Cache, passwords: Passwords) -> None:
         self._database = database
         self._cache = cache
-        self.passwords = Passwords(cache, throttle)
+        self.passwords = passwords
         self.digests = Digests()
 
     def identify(self, credential: Credential, address: str = "") -> Identity:

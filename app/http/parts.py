@@ -10,7 +10,7 @@ from typing import cast
 from flask import current_app
 
 from app.access.decision import Access
-from app.access.identity import Identities
+from app.access.identity import Identities, Passwords
 from app.access.passes import Passes
 from app.access.throttle import Throttle
 from app.cache.changes import Transactions
@@ -126,7 +126,7 @@ def build_parts(settings: Settings) -> Parts:
     transactions = Transactions(database, cache, ownership, loop)
     snapshots = Snapshots(database, cache)
     throttle = Throttle(settings.login_failures_per_name, settings.login_failures_per_address, settings.login_window_seconds)
-    identities = Identities(database, cache, throttle)
+    identities = Identities(database, cache, Passwords(cache, throttle, settings.password_hash_kib))
     installation = Installation(database, cache)
     access = Access(database, cache, identities, installation)
     store = FileStore(settings.data_dir / "blobs")

@@ -16,6 +16,8 @@ from app.access.rules import NewRule
 from app.access.tokens import NewToken
 from app.errors import AlreadyExists, ArkvoryError, Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from app.repository.registry import NewRepository, RepositoryChange
+from config.settings import Settings
+from tests.conftest import MakeHouse
 from tests.support.house import ADMIN, NOBODY, House
 
 PASSWORD = "correct-horse-battery"
@@ -31,6 +33,19 @@ def groups_of(house: House) -> Groups:
 
 def administrators(house: House) -> list[str]:
     return [row[0] for row in house.rows("select name from arkvory_users where administrator and not disabled order by name")]
+
+
+def test_passwords_are_hashed_by_argon2id_with_64_mib_unless_it_was_set_and_stay_good_when_it_is(make_house: MakeHouse) -> None:
+    memory = Settings.from_environment({}).password_hash_kib
+    house, cheap = make_house(ARKVORY_PASSWORD_HASH_KIB=str(memory)), make_house(owns=False, ARKVORY_PASSWORD_HASH_KIB="32")
+    house.users.create(ADMIN, "anna", PASSWORD)
+    cheap.users.create(ADMIN, "bob", PASSWORD)
+    stored = [row[0].split("$")[1:4] for row in house.rows("select password_hash from arkvory_users order by name")]
+    assert stored == [["argon2id", "v=19", "m=65536,t=3,p=4"], ["argon2id", "v=19", "m=32,t=3,p=4"]]
+    for each in (house, cheap):
+        assert [signed_in(each, name).identity.name for name in ("anna", "bob")] == ["anna", "bob"]  # type: ignore[union-attr]
+        with pytest.raises(Unauthenticated):
+            signed_in(each, "anna", "wrong")
 
 
 # Who may

@@ -82,7 +82,7 @@ def test_who_was_let_in_from_an_address_is_not_kept_out_by_guesses_from_elsewher
 def test_an_address_that_asks_hundreds_of_times_at_once_does_not_keep_others_waiting(
     make_house: MakeHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = make_house(ARKVORY_LOGIN_FAILURES_PER_ADDRESS="0")
+    house = make_house(ARKVORY_LOGIN_FAILURES_PER_ADDRESS="0", ARKVORY_PASSWORD_HASH_KIB="65536")
     house.users.create(ADMIN, "anna", PASSWORD)
     asked = checks(house, monkeypatch)
     crowd = [gevent.spawn(login, house, f"somebody{number}", "wrong", HERE) for number in range(30)]

@@ -27,6 +27,7 @@ from app.repository.reading import Ask
 from app.repository.registry import NewRepository, Registry, RepositoryChange
 from app.upload.receiving import Expected
 from config.settings import Settings
+from tests.support.passwords import CHEAP
 
 ADMIN = Caller(LOCAL, "127.0.0.1")
 NOBODY = Caller(None, "127.0.0.1")
@@ -35,6 +36,7 @@ QUICK = {
     "ARKVORY_UPLOAD_LEASE_SECONDS": "60",
     "ARKVORY_DISK_RESERVE_BYTES": "0",
     "ARKVORY_DATABASE_POOL_SIZE": "12",
+    **CHEAP,
 }
 _ADDRESS = re.compile(r"[0-9a-f]{64}-(\d+)")
 

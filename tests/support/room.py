@@ -17,6 +17,7 @@ from app.http.paths import route_on_raw_paths
 from app.http.reads import Reads
 from config.settings import Settings
 from tests.support.bothways import both_ways
+from tests.support.passwords import CHEAP
 
 ADMINISTRATOR = "Bearer local"
 
@@ -67,7 +68,7 @@ def parts_over(database_url: str, folder: Path, **environment: str) -> Iterator[
     given = {
         "ARKVORY_DATABASE_URL": database_url, "ARKVORY_DATA_DIR": str(folder / "data"), "ARKVORY_DISK_RESERVE_BYTES": "0",
         # Two hundred at once have to wait for longer than the usual, on a busy machine.
-        "ARKVORY_PLACE_WAIT_SECONDS": "120", "ARKVORY_DATABASE_WAIT_SECONDS": "60",
+        "ARKVORY_PLACE_WAIT_SECONDS": "120", "ARKVORY_DATABASE_WAIT_SECONDS": "60", **CHEAP,
     }  # fmt: skip
     parts = build_parts(Settings.from_environment(given | environment))
     parts.local_secret = "local"

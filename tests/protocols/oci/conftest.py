@@ -16,6 +16,7 @@ from app.http.parts import Parts
 from config.settings import Settings
 from tests.support.bothways import BothWays
 from tests.support.house import House
+from tests.support.passwords import CHEAP
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -45,7 +46,7 @@ class Registry:
     """Requests to `/v2/`, as the administrator unless `auth` says otherwise (None: nobody); reads by both paths."""
 
     def __init__(self, house: House, url: str, folder: Path, **environment: str) -> None:
-        given = {"ARKVORY_DATABASE_URL": url, "ARKVORY_DATA_DIR": str(folder), "ARKVORY_DISK_RESERVE_BYTES": "0", **environment}
+        given = {"ARKVORY_DATABASE_URL": url, "ARKVORY_DATA_DIR": str(folder), "ARKVORY_DISK_RESERVE_BYTES": "0", **CHEAP, **environment}
         self.app = create_app(Settings.from_environment(given))
         self.house = house
         self.parts: Parts = self.app.extensions["arkvory"]
