@@ -52,7 +52,7 @@ class House:
 @contextlib.contextmanager
 def house(folder: Path, name: str) -> Iterator[House]:
     """Start a server with its data below `folder`, fill it, and end it again."""
-    server = Server(folder / name, {})
+    server = Server(folder / name, {}, cold=True)
     try:
         server.start()
         yield House(server, _furnish(server))

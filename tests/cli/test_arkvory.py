@@ -17,8 +17,10 @@ import requests
 
 from app.cluster import localserver
 from tests.support import clients
+from tests.support.passwords import CHEAP
 from tests.support.server import ROOT, Server, free_port
 from tests.support.upstreams import FakeUpstream
+from tests.support.warm import Wanted, commands, servers
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -27,11 +29,10 @@ def arkvory(
     *arguments: str, text: str = "", check: bool = True, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the command with these variables and none of the caller's that it would read."""
-    given = {name: os.environ[name] for name in ("PATH", "HOME", "PG_BIN") if name in os.environ}
-    done = subprocess.run(
-        [sys.executable, "-m", "app.cli", *arguments], cwd=cwd or ROOT, env=given | {"PYTHONPATH": str(ROOT)} | environment,
-        input=text, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+    given = {name: os.environ[name] for name in ("PATH", "HOME", "PG_BIN") if name in os.environ} | CHEAP
+    # Without a server it is the application itself, which takes long to import.
+    warm = servers if "ARKVORY_DATABASE_URL" in environment else commands
+    done = warm.run(Wanted("arkvory", arguments, given | environment, cwd or ROOT), text, 90)
     assert not check or done.returncode == 0, f"arkvory {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return done
 

@@ -31,8 +31,8 @@ CLUSTER = {
 def make_worker(database_url: str, tmp_path: Path) -> Iterator[MakeWorker]:
     made: list[Worker] = []
 
-    def make(name: str = "vm1", url: str = database_url, **environment: str) -> Worker:
-        made.append(Worker(tmp_path, len(made), name, url, environment))
+    def make(name: str = "vm1", url: str = database_url, *, by_command: bool = False, **environment: str) -> Worker:
+        made.append(Worker(tmp_path, len(made), name, url, environment, by_command))
         return made[-1].start()
 
     yield make
@@ -66,7 +66,7 @@ def uploads_locked(url: str) -> Iterator[None]:
 def test_workers_of_a_machine_share_a_name_in_slots_run_the_jobs_and_leave_within_seconds(
     make_worker: MakeWorker, database_url: str
 ) -> None:
-    first = make_worker()
+    first = make_worker(by_command=True)
     assert "it runs the jobs of the cluster (cleanup every 1 s, quotas every 60 s), and answers no requests" in first.log()
     eventually(lambda: runs_by(database_url, "vm1:worker/0"), 20)
     second = make_worker()

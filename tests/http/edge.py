@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from tests.support.warm import Started, warm
+from tests.support.warm import Started, Wanted, servers
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,7 +135,8 @@ class Edge:
         environment |= {"PORT": "0", "ARKVORY_BIND": "127.0.0.1", "ARKVORY_DATABASE_URL": "postgresql://127.0.0.1:1/none",
                         "SAMPLE_FOLDER": str(self.folder), **self._settings}
         output, errors = (os.open(each, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for each in (self.output, self.errors))
-        self.process = warm.start(["-c", "config/gunicorn.py", "tests.http.sample:app"], environment, output, errors)
+        wanted = Wanted("gunicorn", ["-c", "config/gunicorn.py", "tests.http.sample:app"], environment)
+        self.process = servers.start(wanted, output, errors)
         self.port = until(self._listening)
         with self.wire() as wire:
             assert wire.ask("GET", "/ping").body == b"pong"

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from typing import Any
 
 import requests
 
-from tests.support.warm import Started, warm
+from tests.support.passwords import CHEAP
+from tests.support.warm import Started, Wanted, servers
 
 ROOT = Path(__file__).parents[2]
 READY_SECONDS = 60.0
@@ -35,7 +37,8 @@ def free_port() -> int:
 class Server:
     """gunicorn with its data below `folder`; `environment` is all that Arkvory's settings see. Requests go out as the administrator.
 
-    `database_url` is the database that it was given, None when it starts an embedded PostgreSQL of its own.
+    `database_url` is the database that it was given, None when it starts an embedded PostgreSQL of its own. `cold`: it begins in an
+    interpreter of its own, and its passwords cost what they cost elsewhere, for who measures it.
     """
 
     folder: Path
@@ -43,9 +46,10 @@ class Server:
     database_url: str | None = field(default=None, repr=False)
     password: str = "correct-horse-battery"
     port: int = field(default_factory=free_port)
-    process: Started | None = None
+    process: Started | subprocess.Popen[bytes] | None = None
     _log_began: int = 0
     configuration: str = "config/gunicorn.py"
+    cold: bool = False
 
     @property
     def url(self) -> str:
@@ -75,10 +79,19 @@ class Server:
     def start(self, ready: bool = True) -> Server:
         """Start it and (if `ready`) wait until it says that it is ready."""
         self._log_began = len(self.log())
-        self.process = warm.start(["-c", self.configuration, "wsgi:app"], self._environment(), self._log_file())
+        self.process = self._begin(["-c", self.configuration, "wsgi:app"], self._log_file())
         if ready:
             self.wait_until_ready()
         return self
+
+    def _begin(self, arguments: list[str], log: int) -> Started | subprocess.Popen[bytes]:
+        if not self.cold:
+            return servers.start(Wanted("gunicorn", arguments, self._environment()), log)
+        with os.fdopen(log) as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "gunicorn", *arguments], cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL, stdout=file,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
 
     def _environment(self) -> dict[str, str]:
         given = {name: os.environ[name] for name in ("PATH", "HOME", "PG_BIN", "LANG") if name in os.environ}
@@ -88,6 +101,7 @@ class Server:
             "ARKVORY_DATA_DIR": str(self.data),
             "ARKVORY_ADMIN_PASSWORD": self.password,
             "PYTHONUNBUFFERED": "1",
+            **({} if self.cold else CHEAP),
         }
         database = {"ARKVORY_DATABASE_URL": self.database_url} if self.database_url else {}
         return given | own | database | dict(self.environment)

@@ -6,27 +6,27 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.house import eventually
 from tests.support.server import ROOT, STOP_SECONDS
+from tests.support.warm import Started, Wanted, servers
 
 WORKS = "Arkvory works as"
 
 
 @dataclass
 class Worker:
-    """`arkvory worker` with these variables, its log below `folder`."""
+    """What `arkvory worker` becomes, with these variables, or that command itself; its log below `folder`."""
 
     folder: Path
     number: int
     name: str
     database_url: str = field(repr=False)
     environment: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    by_command: bool = False
+    process: Started | None = None
 
     def start(self, ready: bool = True) -> Worker:
         """Start it and (if `ready`) wait until it works."""
@@ -36,11 +36,8 @@ class Worker:
             "ARKVORY_DATA_DIR": str(self.folder / "data"), "ARKVORY_CLEANUP_SECONDS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT),
         }  # fmt: skip
         log = os.open(self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "worker"], cwd=ROOT, env=given | own | self.environment, stdin=subprocess.DEVNULL,
-            stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        os.close(log)
+        program, arguments = ("arkvory", ("worker",)) if self.by_command else ("app.jobs", ())
+        self.process = servers.start(Wanted(program, arguments, given | own | self.environment), log)
         if ready:
             eventually(lambda: WORKS in self.log() or self.process is None or self.process.poll() is not None, 60)
             assert WORKS in self.log(), self.log()
