@@ -37,6 +37,7 @@ from app.jobs.job import Job
 from app.jobs.periodic import PeriodicJobs
 from app.jobs.running import JobRunner
 from app.repository.presence import require_shared_folder
+from app.upload.archives.tars import Unreadable
 from config import Settings
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Lifecycle:
     def start(self, worker: Any = None) -> None:
         """Everything before the first request. Ends the process, saying why, when it must not serve."""
         self._worker = worker
+        _leave_to_who_waits(gevent.get_hub())
         embedded_database = getattr(worker, "embedded_database", None)
         if embedded_database is not None:
             self._revive = Reviver(self._house.settings, embedded_database)
@@ -314,6 +316,18 @@ _WELCOME = """
 
   Maven, npm, container images, proxies and groups: README.md. All commands: .venv/bin/arkvory --help
 """
+
+
+def _leave_to_who_waits(hub: Any) -> None:
+    """What a thread raises in the domain's words is raised again where it is waited for: gevent's log would say it twice, at length."""
+    print_all: Callable[..., None] = hub.handle_error
+
+    def handle_error(context: Any, kind: Any, value: Any, trace: Any) -> None:
+        # Of a thread's task the context is a pair.
+        if not (isinstance(context, tuple) and isinstance(value, ArkvoryError | Unreadable)):
+            print_all(context, kind, value, trace)
+
+    hub.handle_error = handle_error
 
 
 def _where(settings: Settings) -> str:

@@ -193,6 +193,17 @@ def test_a_proxy_follows_maven_coordinates(following: Following, maven: FakeUpst
     assert states[f"{FOLDER}/lib-1.0-sources.jar"] == "gone"
 
 
+def test_no_coordinate_leads_above_the_upstreams_address(following: Following, maven: FakeUpstream) -> None:
+    following.house.repository("mvn", format="maven", kind="proxy", upstream_url=f"{maven.url}/org")
+    for name in ("acme:..", "acme:lib:..", "..:lib", "acme..x:lib", "acme:.", ".acme:lib"):
+        with pytest.raises(Invalid, match="names are"):
+            following.follow("mvn", names=[name])
+    maven.put("/org/acme/lib/maven-metadata.xml", metadata("..", "1.0", "a/b", "../../x"))
+    following.follow("mvn", names=["acme:lib"])
+    assert following.run("mvn").state == "complete"
+    assert {each.target.rpartition("/")[0] for each in maven.asked} == {"/org/acme/lib", "/org/acme/lib/1.0"}
+
+
 def test_a_hosted_maven_repository_takes_files_and_makes_the_rest(following: Following, maven: FakeUpstream) -> None:
     """Of an upstream that lists its folders; a file that has not the checksum beside it is left where it is."""
     maven.put(f"/{FOLDER}/", page("lib-1.0.jar", "lib-1.0.jar.sha1", "lib-1.0.pom", "lib-1.0.pom.sha1", "lib-1.0-docs.zip"))

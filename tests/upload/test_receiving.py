@@ -15,6 +15,7 @@ import pytest
 from gevent.monkey import get_original
 
 from app.errors import CapacitySpent, DigestMismatch, Invalid
+from app.jobs import lifecycle
 from app.storage.filesystem import FileStore
 from app.upload.admission import Admission, Reservation
 from app.upload.receiving import APART, PIECE, Expected, Receiver
@@ -113,3 +114,22 @@ def test_an_interrupted_wait_leaves_no_thread_writing_into_a_closed_file(tmp_pat
 
 def threadsafe_sleep(seconds: float) -> None:
     get_original("time", "sleep")(seconds)
+
+
+def test_what_a_thread_raises_in_the_domains_words_is_left_to_who_waits(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk fills no log; what nobody has expected is said at length."""
+    hub = gevent.get_hub()
+    monkeypatch.setattr(hub, "handle_error", hub.handle_error)
+    lifecycle._leave_to_who_waits(hub)
+
+    def fails(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(CapacitySpent):
+        hub.threadpool.apply(fails, (CapacitySpent("the disk is full"),))
+    assert capfd.readouterr().err == ""
+    with pytest.raises(ZeroDivisionError):
+        hub.threadpool.apply(fails, (ZeroDivisionError("odd"),))
+    assert "odd" in capfd.readouterr().err

@@ -49,7 +49,7 @@ class Modules:
             parts = each.split(":")
             if each.endswith("/"):
                 check_path(each, folder=True)
-            elif not 2 <= len(parts) <= 3 or not all(map(_PART.fullmatch, parts)):
+            elif not 2 <= len(parts) <= 3 or not _is_place(*parts):
                 told = f"names are group:artifact, group:artifact:version, or a folder with a slash at its end: {each!r}"
                 raise Invalid(told, field="names")
 
@@ -77,6 +77,15 @@ class Modules:
         return New([new_file(address, received)])
 
 
+def _is_place(group: str, *parts: str) -> bool:
+    """Whether these make up a folder, and none that lies above or elsewhere."""
+    try:
+        check_path("/".join((group.replace(".", "/"), *parts)))
+    except Invalid:
+        return False
+    return all(map(_PART.fullmatch, (group, *parts)))
+
+
 def _compare(trail: Trail, item: Item, received: Received, head: Arrived) -> None:
     """With the checksum that the upstream tells, in the head of its answer or beside the file. Raises UpstreamUnfit for another one."""
     known = dict(told_in(head))
@@ -96,7 +105,7 @@ def _versions(trail: Trail, group: str, artifact: str) -> Iterator[Item]:
     if trail.snapshot.kind == "proxy" and trail.wants(path):
         yield Item(FILE, path)
     for version in _texts(root, "versioning/versions/version"):
-        if _PART.fullmatch(version) and trail.wants(f"{folder}/{version}/"):
+        if _is_place(group, artifact, version) and trail.wants(f"{folder}/{version}/"):
             yield Item(LIST, f"{group}:{artifact}:{version}")
 
 
