@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 8.0
 ASK_SECONDS = 0.15
+# No lease is that long: its holder wrote it before the database's clock was set back. (Who rests may rest for longer.)
+BEYOND = "clock_timestamp() + interval '2 minutes'"
 # Of the interval, in which nobody begins again.
 RESTING = 0.9
 
@@ -131,7 +133,8 @@ class Leases:
             "insert into arkvory_leases as l (name, holder, until) "
             "values (:name, :holder, clock_timestamp() + make_interval(secs => :seconds)) "
             "on conflict (name) do update set holder = excluded.holder, until = excluded.until "
-            "where l.until < clock_timestamp() or l.holder = excluded.holder returning 1"
+            f"where l.until < clock_timestamp() or (l.until > {BEYOND} and right(l.holder, 2) <> ' -') or l.holder = excluded.holder "
+            "returning 1"
         )
         with self._database.write() as connection:
             return connection.execute(statement, {"name": name, "holder": holder, "seconds": seconds}).first() is not None

@@ -15,6 +15,7 @@ from typing import Any
 from gevent.event import Event
 from sqlalchemy import Connection, text
 
+from app.cluster.leases import BEYOND
 from app.cluster.mailbox import SILENT_SECONDS
 from app.database.engines import Database
 
@@ -136,10 +137,15 @@ def _columns(jobs: Sequence[Planned]) -> Mapping[str, list[Any]]:
     }
 
 
+# What lies farther ahead than a job ever waits was written before the clock was set back: it is due.
+_NEXT_AT = (
+    "case when j.asked_at is not null or j.next_at > clock_timestamp() + make_interval(secs => j.every_seconds + 5) "
+    "then least(j.next_at, j.asked_at, clock_timestamp()) else j.next_at end"
+)
 # On a single node nobody has a lease, and whoever runs jobs knows which of them are its own.
 _DUE_AT = (
-    "case when j.running then coalesce((select l.until from arkvory_leases l where l.name = j.name), j.began_at) "
-    "else least(j.next_at, j.asked_at) end"
+    f"case when j.running then coalesce((select l.until from arkvory_leases l where l.name = j.name and l.until < {BEYOND}), "
+    f"least(j.began_at, clock_timestamp())) else {_NEXT_AT} end"
 )
 _ENTRIES = text(
     "select j.name, j.description, j.every_seconds, j.running, j.runner, j.began_at, j.ended_at, j.seconds, j.outcome, j.said, j.failures, "
@@ -157,8 +163,8 @@ _PLAN = text(
 )
 # Who begins it has its lease, so one that is said to run does not.
 _BEGIN = text(
-    "with former as (select name, running, runner from arkvory_jobs where name = :name "
-    "and (running or least(next_at, asked_at) <= clock_timestamp()) for update) "
+    "with former as (select j.name, j.running, j.runner from arkvory_jobs j where j.name = :name "
+    f"and (j.running or {_NEXT_AT} <= clock_timestamp()) for update) "
     "update arkvory_jobs j set run = j.run + 1, running = true, runner = :runner, began_at = clock_timestamp(), asked_at = null, "
     "next_at = clock_timestamp() + make_interval(secs => j.every_seconds), "
     "outcome = case when f.running then 'lost' else j.outcome end "

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from sqlalchemy import text
 
-from app.cluster.leases import short
+from app.cluster.leases import BEYOND, short
 from app.database.clock import now
 from app.database.engines import Database
 from app.database.locks import DOWNLOADS
@@ -83,7 +83,7 @@ class Shares:
         with self._database.write() as connection:
             connection.execute(text("select pg_advisory_xact_lock(:c, :o)"), {"c": DOWNLOADS[0], "o": DOWNLOADS[1]})
             # Statements of their own: they see what others committed before they gave the lock up.
-            connection.execute(text("delete from arkvory_download_shares where until < clock_timestamp()"))
+            connection.execute(text(f"delete from arkvory_download_shares where until < clock_timestamp() or until > {BEYOND}"))
             others = connection.execute(
                 text("select hungry, calm, granted from arkvory_download_shares where holder <> :holder"), {"holder": self._holder}
             ).all()

@@ -502,7 +502,9 @@ _MISSING = text(
 )
 _DUE = text(
     "select m.upload_id from arkvory_multiparts m join arkvory_uploads u on u.id = m.upload_id "
-    "where m.completing_at is not null and m.ended_at is null and u.status = 'open' and m.not_before <= now() "
+    # Farther ahead than it is ever put off: from before the clock was set back.
+    "where m.completing_at is not null and m.ended_at is null and u.status = 'open' "
+    "and m.not_before not between now() and now() + interval '2 minutes' "
     "and (u.holder is null or u.held_until < now()) order by m.completing_at limit :limit"
 )
 _COMPLETING = text(

@@ -16,7 +16,7 @@ from uuid import uuid4
 import gevent
 from sqlalchemy import text
 
-from app.cluster.leases import short
+from app.cluster.leases import BEYOND, short
 from app.database.engines import Database
 from app.database.locks import PLACES
 from app.errors import ArkvoryError
@@ -78,7 +78,8 @@ class SharedPlaces(Places):
             # A statement of its own: it sees what others committed before they gave the lock up.
             return connection.execute(
                 text(
-                    "with taken as (select name, holder from arkvory_leases where name like 'place/%' and until > clock_timestamp()) "
+                    "with taken as (select name, holder from arkvory_leases where name like 'place/%' and until > clock_timestamp() "
+                    f"and until < {BEYOND}) "
                     "insert into arkvory_leases as l (name, holder, until) "
                     "select 'place/' || n, :holder, clock_timestamp() + make_interval(secs => :seconds) from generate_series(1, :total) n "
                     "where 'place/' || n not in (select name from taken) "

@@ -269,3 +269,16 @@ def test_a_run_says_what_it_is_at(make_member: MakeMember, runners: Runners, has
     go.set()
     eventually(lambda: ended(member))
     assert entry(member).said == "3 of 10", "until it says something else"
+
+
+def test_a_clock_that_was_set_back_puts_nothing_off(house: House, runners: Runners, hasty: None) -> None:
+    """Times of before lie in the future by then."""
+    work = Work()
+    runner = runners.of(house, work.by("me"))
+    eventually(lambda: ended(house))
+    runner.begin_nothing()
+    house.rows("update arkvory_jobs set next_at = next_at + interval '1 day', began_at = began_at + interval '1 day'")
+    runners.of(house, work.by("again"))
+    eventually(lambda: work.runs == ["me", "again"] and ended(house))
+    gevent.sleep(0.5)
+    assert work.runs == ["me", "again"], "and then it rests as ever"

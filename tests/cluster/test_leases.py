@@ -108,3 +108,13 @@ def test_a_name_is_let_go_also_while_somebody_asks_for_it(house: House) -> None:
         ending.join(timeout=5)
     with of(house, "a/1").hold("fetch/1/a", 10.0, 5.0) as held:
         assert held, "long before its seconds are over"
+
+
+def test_a_lease_of_before_the_clock_was_set_back_is_nobodys_and_a_rest_is_kept(house: House) -> None:
+    first, second = of(house, "a/0"), of(house, "a/1")
+    assert first.run("rests", lambda: None, 3600.0) and not second.run("rests", lambda: None, 3600.0)
+    with first.hold("work", 30.0, 0.0) as held:
+        assert held
+        house.rows("update arkvory_leases set until = until + interval '1 day' where name = 'work'")
+        with second.hold("work", 30.0, 0.0) as taken:
+            assert taken

@@ -107,3 +107,12 @@ def test_a_place_that_ran_out_and_went_to_another_upload_of_the_same_process_sta
     second_ends.set()
     second.join(5)
     eventually(lambda: in_table(house) == 0)
+
+
+def test_places_of_before_the_clock_was_set_back_are_free(house: House) -> None:
+    house.rows(
+        "insert into arkvory_leases (name, holder, until) "
+        "select 'place/' || n, 'x y dead', now() + interval '1 day' from generate_series(1, 4) n"
+    )
+    with process(house, wait=0.5).take("ann"):
+        pass
