@@ -635,7 +635,7 @@ parts = Table(
     Index("ix_arkvory_parts_held", "upload_id", postgresql_where=text("holder is not null")),
 )
 
-# Sums of the uploads' bytes, kept by a trigger in the transaction of each change; no calling code writes
+# Sums of the uploads' bytes and how many they are, kept by a trigger in the transaction of each change; no calling code writes
 # it. Derived: not in backups, recounted by the restore.
 upload_bytes = Table(
     "arkvory_upload_bytes",
@@ -643,6 +643,7 @@ upload_bytes = Table(
     Column("repository_id", BigInteger, primary_key=True, autoincrement=False),
     Column("status", Text, primary_key=True),
     Column("bytes", BigInteger, nullable=False),
+    Column("uploads", BigInteger, nullable=False, server_default="0"),
 )
 
 # Values of the shared regions, to warm a process that has just started; used only when the epochs equal

@@ -307,7 +307,7 @@ class Cleanup:
             # Rows of nothing, of repositories that are gone: capacity is summed over all rows.
             transaction.connection.execute(
                 text(
-                    "delete from arkvory_upload_bytes c where c.bytes = 0 "
+                    "delete from arkvory_upload_bytes c where c.bytes = 0 and c.uploads = 0 "
                     "and not exists (select 1 from arkvory_repositories r where r.id = c.repository_id)"
                 )
             )

@@ -153,12 +153,14 @@ class Listing:
         with self._database.consistent() as connection:
             snapshot = find_repository(connection, caller, repository)
             self._access.require_whole(connection, caller, snapshot, READ)
-            counted = {each.status: int(each.bytes) for each in connection.execute(_BYTES, {"id": snapshot.id})}
+            counters = connection.execute(_COUNTERS, {"id": snapshot.id}).all()
             row = connection.execute(_COUNTS, {"id": snapshot.id}).one()
-        sums = {status: counted.get(status, 0) for status in ("open", "published", "garbage")}
+        sums = dict.fromkeys(("open", "published", "garbage"), 0) | {each.status: int(each.bytes) for each in counters}
+        # Each artifact is what one upload was published as.
+        artifacts = sum(int(each.uploads) for each in counters if each.status == "published")
         level = None if row.quota_bytes is None else level_of(sums["open"] + sums["published"], row.quota_bytes)
         return Usage(
-            **sums, quota_bytes=row.quota_bytes, quota_level=level, artifacts=row.artifacts, downloads=row.downloads,
+            **sums, quota_bytes=row.quota_bytes, quota_level=level, artifacts=artifacts, downloads=row.downloads,
             last_downloaded_at=row.last_downloaded_at,
         )  # fmt: skip
 
@@ -386,10 +388,9 @@ _OF_UPLOADS = text(
     "cast(:uploads as uuid[])) as t(repository_id, path, upload_id) join arkvory_repositories r on r.id = t.repository_id "
     f"cross join lateral ({_ARTIFACTS} where a.repository_id = t.repository_id and a.path = t.path and a.upload_id = t.upload_id) f"
 )
-_BYTES = text("select status, bytes from arkvory_upload_bytes where repository_id = :id")
+_COUNTERS = text("select status, bytes, uploads from arkvory_upload_bytes where repository_id = :id")
 _COUNTS = text(
-    "select r.quota_bytes, (select count(*) from arkvory_artifacts a where a.repository_id = r.id) as artifacts, "
-    "coalesce(d.count, 0) as downloads, d.last_at as last_downloaded_at "
+    "select r.quota_bytes, coalesce(d.count, 0) as downloads, d.last_at as last_downloaded_at "
     "from arkvory_repositories r left join arkvory_repository_downloads d on d.repository_id = r.id where r.id = :id"
 )
 _PREFIXES = (

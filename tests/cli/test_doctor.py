@@ -112,7 +112,7 @@ def test_a_counter_that_differs_from_its_sum_is_a_fail_and_stays_as_it_is(make_s
     for _ in range(2):
         report = Report(ARKVORY_DATA_DIR=str(server.data))
         assert (report.code, report.status("counters")) == (1, "fail")
-        assert "12 counted, 5 summed" in report.of("counters")[0]["message"]
+        assert "12 bytes of 1 uploads counted, 5 of 1 summed" in report.of("counters")[0]["message"]
 
 
 def test_uploads_and_deletions_that_were_left_are_named(make_server: MakeServer) -> None:

@@ -60,8 +60,9 @@ def test_an_upgrade_waits_longer_for_another_one_than_a_statement_of_a_request_m
     assert differences(empty_database_url) == []
 
 
-def test_0002_counts_every_upload_while_others_write(empty_database_url: str) -> None:
-    migrate.upgrade(empty_database_url, "0001")
+@pytest.mark.parametrize(("revision", "counted"), [("0002", "bytes"), ("0023", "uploads")])
+def test_every_upload_is_counted_while_others_write(empty_database_url: str, revision: str, counted: str) -> None:
+    migrate.upgrade(empty_database_url, f"{int(revision) - 1:04}")
     engine = create_engine(empty_database_url, pool_size=6)
     stop = False
 
@@ -86,17 +87,17 @@ def test_0002_counts_every_upload_while_others_write(empty_database_url: str) ->
 
     writers = [gevent.spawn(write, number % 2) for number in range(4)]
     gevent.sleep(0.2)
-    migrate.upgrade(empty_database_url, "0002")
+    migrate.upgrade(empty_database_url, revision)
     gevent.sleep(0.2)
     stop = True
     gevent.joinall(writers, raise_error=True)
     engine.dispose()
     assert sum(each.get() for each in writers) > 20
     counters = rows(
-        empty_database_url, "select repository_id, status, bytes::bigint from arkvory_upload_bytes where bytes <> 0 order by 1, 2"
+        empty_database_url, f"select repository_id, status, {counted} from arkvory_upload_bytes where {counted} <> 0 order by 1, 2"
     )
-    sums = rows(empty_database_url, "select repository_id, status, sum(bytes)::bigint from arkvory_uploads group by 1, 2 order by 1, 2")
-    assert counters == sums
+    summed = "sum(bytes)::bigint" if counted == "bytes" else "count(*)"
+    assert counters == rows(empty_database_url, f"select repository_id, status, {summed} from arkvory_uploads group by 1, 2 order by 1, 2")
 
 
 def test_0002_waits_for_a_transaction_that_has_written_and_not_ended(empty_database_url: str) -> None:

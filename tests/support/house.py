@@ -197,9 +197,9 @@ class House:
     def assert_counted(self) -> None:
         """W1 and DESIGN 5, Counters: equal to the sums, and what is published is what is there."""
         both = self.rows(
-            "with kept as (select repository_id, status, bytes from arkvory_upload_bytes where bytes <> 0), "
-            "summed as (select repository_id, status, sum(bytes)::bigint as bytes from arkvory_uploads "
-            "where status <> 'released' group by 1, 2 having sum(bytes) <> 0) "
+            "with kept as (select repository_id, status, bytes, uploads from arkvory_upload_bytes where bytes <> 0 or uploads <> 0), "
+            "summed as (select repository_id, status, sum(bytes)::bigint as bytes, count(*) as uploads from arkvory_uploads "
+            "where status <> 'released' group by 1, 2) "
             "(select 'counter', * from kept except select 'counter', * from summed) "
             "union all (select 'sum', * from summed except select 'sum', * from kept)"
         )

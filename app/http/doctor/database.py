@@ -205,15 +205,21 @@ def _counters(connection: Connection) -> Finding:
     """DESIGN 5: a counter that differs from its sum is a fault."""
     wrong = connection.execute(
         text(
-            "select c.repository_id, c.status, coalesce(c.bytes, 0) as counted, coalesce(s.bytes, 0) as summed from "
-            "(select repository_id, status, bytes from arkvory_upload_bytes) c full join "
-            "(select repository_id, status, sum(bytes)::bigint as bytes from arkvory_uploads where status <> 'released' group by 1, 2) s "
-            "using (repository_id, status) where coalesce(c.bytes, 0) <> coalesce(s.bytes, 0) order by 1, 2"
+            "select repository_id, status, coalesce(c.bytes, 0) as counted, coalesce(s.bytes, 0) as summed, "
+            "coalesce(c.uploads, 0) as uploads_counted, coalesce(s.uploads, 0) as uploads from "
+            "(select repository_id, status, bytes, uploads from arkvory_upload_bytes) c full join "
+            "(select repository_id, status, sum(bytes)::bigint as bytes, count(*) as uploads "
+            "from arkvory_uploads where status <> 'released' group by 1, 2) s using (repository_id, status) "
+            "where (coalesce(c.bytes, 0), coalesce(c.uploads, 0)) <> (coalesce(s.bytes, 0), coalesce(s.uploads, 0)) order by 1, 2"
         )
     ).all()
     if not wrong:
         return ok("counters", "each equals the sum that it stands for")
-    some = "; ".join(f"repository {row[0]} {row[1]}: {row[2]} counted, {row[3]} summed" for row in wrong[:MOST_SHOWN])
+    some = "; ".join(
+        f"repository {row.repository_id} {row.status}: {row.counted} bytes of {row.uploads_counted} uploads counted, "
+        f"{row.summed} of {row.uploads} summed"
+        for row in wrong[:MOST_SHOWN]
+    )
     return fail(
         "counters",
         f"{len(wrong)} differ from their sums ({some})",
