@@ -158,7 +158,8 @@ def _make_void(connection: Connection) -> None:
     connection.execute(
         text(
             "insert into arkvory_upload_bytes (repository_id, status, bytes, uploads) "
-            "select repository_id, status, sum(bytes), count(*) from arkvory_uploads where status <> 'released' group by repository_id, status"
+            "select repository_id, status, sum(bytes), count(*) from arkvory_uploads where status <> 'released' "
+            "group by repository_id, status"
         )
     )
 
