@@ -412,6 +412,8 @@ npm_versions = Table(
     Column("words", Text, nullable=False),
     Column("readme", Text),
     Column("deprecated", Text),
+    # By its upstream, of what a mirror brought; null: here, when its artifact says.
+    Column("published_at", DateTime(timezone=True)),
 )
 
 npm_tags = Table(
@@ -498,6 +500,8 @@ mirror_items = Table(
     Column("digest", Text),
     # It never changes once it is there.
     Column("lasting", Boolean, nullable=False, server_default=text("false")),
+    # Paths of files that come first, each in a line.
+    Column("needs", Text),
     # Of what was copied.
     Column("sha256", Text),
     Column("etag", Text),

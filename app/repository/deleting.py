@@ -55,7 +55,7 @@ class Editor:
             connection = transaction.connection
             now = self._check(connection, target, snapshot, DELETE, paths)
             if state is not None:
-                _find_package(connection, now.id, state)
+                find_package(connection, now.id, state)
             going = _with_companions(now.format, paths)
             if FORMATS[now.format].references:
                 going += self._tags_of(connection, target, now, paths)
@@ -123,13 +123,8 @@ class Editor:
         """
         snapshot = self._find(target, WRITE, [path])
         with self._transactions.begin(snapshot.id) as transaction:
-            connection = transaction.connection
-            now = self._check(connection, target, snapshot, WRITE, [path])
-            package = _find_package(connection, now.id, state)
-            epochs = transaction.advance(now.id, "content", paths=[])
-            transaction.order.reach(Step.PACKAGE)
-            connection.execute(_MOVE_PACKAGE, {"revision": epochs.content, "gone": 0, "id": package.id})
-            change(connection, package.id)
+            now = self._check(transaction.connection, target, snapshot, WRITE, [path])
+            amend_package(transaction, now.id, state, change)
 
     def _find(self, target: Target, permission: str, paths: Sequence[str]) -> Snapshot:
         with self._database.read() as connection:
@@ -203,7 +198,17 @@ _DESCRIBED = text("select metadata_epoch from arkvory_repositories where id = :i
 _MOVE_PACKAGE = text("update arkvory_packages set revision = :revision, artifacts = artifacts - :gone where id = :id")
 
 
-def _find_package(connection: Connection, repository_id: int, state: PackageState) -> Row[Any]:
+def amend_package(transaction: Transaction, repository_id: int, state: PackageState, change: Callable[[Connection, int], None]) -> None:
+    """The last step of `Editor.change_package`, for whoever may. Raises the same."""
+    connection = transaction.connection
+    package = find_package(connection, repository_id, state)
+    epochs = transaction.advance(repository_id, "content", paths=[])
+    transaction.order.reach(Step.PACKAGE)
+    connection.execute(_MOVE_PACKAGE, {"revision": epochs.content, "gone": 0, "id": package.id})
+    change(connection, package.id)
+
+
+def find_package(connection: Connection, repository_id: int, state: PackageState) -> Row[Any]:
     """Under the repository's lock. Raises NotFound where it has nothing that is shown, Conflict when it is not what the client saw."""
     statement = text("select id, revision from arkvory_packages where repository_id = :id and name = :name and artifacts > 0")
     row = connection.execute(statement, {"id": repository_id, "name": state.name}).first()

@@ -165,13 +165,6 @@ def test_a_hosted_repository_replaces_what_the_mirror_brought_and_nothing_else(f
     house.assert_nothing_is_left()
 
 
-def test_hosted_repositories_of_other_formats_follow_nothing_yet(following: Following, upstream: FakeUpstream) -> None:
-    for format_name in ("npm", "oci"):
-        following.house.repository(f"hosted-{format_name}", format=format_name)
-        with pytest.raises(Invalid, match="cannot follow anything yet"):
-            following.follow(f"hosted-{format_name}", upstream_url=upstream.url)
-
-
 @pytest.fixture
 def maven(upstream: FakeUpstream) -> FakeUpstream:
     """Lists no folders."""

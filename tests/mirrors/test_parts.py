@@ -20,10 +20,11 @@ LARGE = noise(3 * PART + 12_345)
 
 
 class Ranged:
-    """An upstream with one file, `/big`, which it sends in the parts that it is asked for; counts the bytes that it sent."""
+    """An upstream with one long file, which it sends in the parts that it is asked for; counts the bytes that it sent."""
 
-    def __init__(self, upstream: FakeUpstream, body: bytes, etag: str | None = '"one"') -> None:
+    def __init__(self, upstream: FakeUpstream, body: bytes, etag: str | None = '"one"', path: str = "/big") -> None:
         self.upstream = upstream
+        self.path = path
         self.body, self.etag = body, etag
         self.sent = 0
         self.asked: list[tuple[str | None, str | None]] = []
@@ -31,10 +32,10 @@ class Ranged:
         self.after, self.gate = 10**9, Event()
         upstream.arrived = self._prepare
         upstream.put("/", b'<a href="big">big</a>')
-        upstream.put("/big", body)
+        upstream.put(path, body)
 
     def _prepare(self, asked: Any) -> None:
-        if asked.target != "/big":
+        if asked.target != self.path:
             return
         wanted, condition = asked.headers.get("range"), asked.headers.get("if-range")
         self.asked.append((wanted, condition))
@@ -43,14 +44,14 @@ class Ranged:
         headers = {} if self.etag is None else {"ETag": self.etag}
         found = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted or "")
         if found is None or condition not in (None, self.etag):
-            self.upstream.put("/big", self.body, headers=headers)
+            self.upstream.put(self.path, self.body, headers=headers)
             self.sent += len(self.body)
             return
         first, last = int(found[1]), min(int(found[2]), len(self.body) - 1)
         part = self.body[first : last + 1]
         self.sent += len(part)
         headers |= {"Content-Range": f"bytes {first}-{last}/{len(self.body)}"}
-        self.upstream.put("/big", part, status=206, headers=headers)
+        self.upstream.put(self.path, part, status=206, headers=headers)
 
 
 @pytest.fixture(autouse=True)

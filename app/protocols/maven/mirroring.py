@@ -23,7 +23,7 @@ from app.protocols.maven.names import ALGORITHMS, METADATA, SNAPSHOT, File, Side
 from app.protocols.maven.uploads import MOST_METADATA, MOST_SIDECAR, checksum_in, new_file
 from app.protocols.maven.upstream import told_in
 from app.repository.mirrors import folders
-from app.repository.mirrors.guides import FILE, LIST, Item, New, Trail
+from app.repository.mirrors.guides import FILE, LIST, Item, New, OfFiles, Trail
 from app.repository.names import check_path
 from app.repository.publishing import Session
 from app.upload.receiving import Received
@@ -38,10 +38,9 @@ _PACKAGING = re.compile(r"[a-z0-9-]{1,20}")
 _PART = re.compile(r"[^\s/:\\]{1,200}")
 
 
-class Modules:
+class Modules(OfFiles):
     """The guide of this room."""
 
-    publishes = True
     checksums: Sequence[str] = ALGORITHMS
 
     def check(self, names: Sequence[str]) -> None:

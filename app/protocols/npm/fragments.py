@@ -57,12 +57,16 @@ class Fragments:
     deprecated: str | None
 
 
-def fragments(manifest: Mapping[str, Any], facts: Facts, publisher: str, readme: Any) -> Fragments:
-    """`manifest` as the client sent it, `readme` from the document around it. Raises Invalid for what cannot be written as JSON."""
+def fragments(manifest: Mapping[str, Any], facts: Facts, publisher: str | None, readme: Any) -> Fragments:
+    """`manifest` as the client sent it, `readme` from the document around it. Raises Invalid for what cannot be written as JSON.
+
+    A `publisher` of null is the one that the manifest names.
+    """
     whole = {key: value for key, value in manifest.items() if key not in _ELSEWHERE}
     address = secrets.token_hex(16)
     whole["dist"] = _dist(manifest, facts, address)
-    whole["_npmUser"] = {"name": publisher, "email": ""}
+    if publisher is not None:
+        whole["_npmUser"] = {"name": publisher, "email": ""}
     if facts.shrinkwrap:
         whole["_hasShrinkwrap"] = True
     if _runs_something(manifest, gyp=facts.gyp and manifest.get("gypfile") is not False):

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import gevent
@@ -76,7 +77,7 @@ class Hosted:
     def portion(self, connection: Connection, snapshot: Snapshot, shelf: Shelf, wanted: Wanted, *, alone: bool) -> Portion:
         package = _package(connection, snapshot.id, wanted.package)
         names = _names(connection, package.id, alone=alone)
-        times = {"created": json_time(package.created_at), "modified": json_time(package.changed_at)}
+        times = {"created": json_time(_created(connection, package, wanted)), "modified": json_time(package.changed_at)}
         pieces = _pieces(connection, package, wanted, alone=alone)
         about = b"" if wanted.abbreviated else _about(connection, snapshot, package, names.tags.get("latest"))
         rows = _Rows(names, times, about, pieces)
@@ -119,6 +120,13 @@ def _pieces(connection: Connection, package: Row[Any], wanted: Wanted, *, alone:
         if many and alone:
             gevent.sleep(0)
     return pieces
+
+
+def _created(connection: Connection, package: Row[Any], wanted: Wanted) -> datetime:
+    """When an upstream had it, where it came from there. Installers do not ask."""
+    first = None if wanted.abbreviated else connection.execute(_FIRST, {"package": package.id}).scalar()
+    created: datetime = package.created_at
+    return created if first is None else min(first, created)
 
 
 def _about(connection: Connection, snapshot: Snapshot, package: Row[Any], latest: str | None) -> bytes:
@@ -168,6 +176,7 @@ def version_row(connection: Connection, repository_id: int, package: str, versio
     return connection.execute(_VERSION, {"id": repository_id, "path": tarball_path(package, version)}).first()
 
 
+_PUBLISHED = "coalesce(n.published_at, a.updated_at) as published"
 _ROWS = "from arkvory_artifacts a join arkvory_npm_versions n on n.artifact_id = a.id where not a.withheld"
 _SHOWN = f"{_ROWS} and a.package_id = :package"
 _NUMBERS = text(f"select a.version {_SHOWN}")
@@ -175,14 +184,15 @@ _FRAGMENT = (
     "format('%s:%s', to_json(version), case when deprecated is null then fragment "
     "else format('{\"deprecated\":%s,%s', to_json(deprecated), substr(fragment, 2)) end)"
 )
-_TIME = "format('%s:\"%s\"', to_json(version), to_char(updated_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))"
+_FIRST = text(f"select min(n.published_at) {_SHOWN}")
+_TIME = "format('%s:\"%s\"', to_json(version), to_char(published at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))"
 
 
 def _joined(column: str) -> TextClause:
     """Fragments and times in the order in which the versions were published, some hundreds in each row as a rule."""
     return text(
         f"select null as version, string_agg({_FRAGMENT}, ',' order by id) as versions, string_agg({_TIME}, ',' order by id) as times "
-        f"from (select a.id, a.version, a.updated_at, n.deprecated, n.{column} as fragment, "
+        f"from (select a.id, a.version, {_PUBLISHED}, n.deprecated, n.{column} as fragment, "
         f"sum(octet_length(n.{column})) over (order by a.id) / {PIECE} as piece {_SHOWN}) as shown group by piece order by piece"
     )
 
@@ -191,7 +201,7 @@ def _single(column: str) -> TextClause:
     """The same, one in each row."""
     return text(
         f"select version, {_FRAGMENT} as versions, {_TIME} as times "
-        f"from (select a.id, a.version, a.updated_at, n.deprecated, n.{column} as fragment {_SHOWN}) as shown order by id"
+        f"from (select a.id, a.version, {_PUBLISHED}, n.deprecated, n.{column} as fragment {_SHOWN}) as shown order by id"
     )
 
 
@@ -203,7 +213,7 @@ _STATEMENTS = {
     (False, False): _single("fragment"),
 }
 _VERSION = text(
-    f"select a.id, a.version, a.updated_at, n.deprecated, n.fragment, n.readme {_ROWS} and a.repository_id = :id and a.path = :path"
+    f"select a.id, a.version, n.deprecated, n.fragment, n.readme {_ROWS} and a.repository_id = :id and a.path = :path"
 )
 _TAGS = text(
     "select t.tag, a.version from arkvory_npm_tags t join arkvory_artifacts a on a.id = t.artifact_id "

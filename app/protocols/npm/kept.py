@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import semver
 
-from app.errors import Unavailable, UpstreamUnfit
+from app.errors import Invalid, Unavailable, UpstreamUnfit
 from app.protocols.npm import packuments
+from app.protocols.npm.fragments import ADDRESS
 from app.protocols.npm.packuments import END_BYTES, FORM, table_place, take_apart
-from app.protocols.npm.received import LONG_BODY
+from app.protocols.npm.received import LONG_BODY, parsed
 from app.repository.names import INTERNAL
 from app.storage import OpenBlob
 from app.upload.archives.readers import Died, Readers
@@ -26,6 +27,7 @@ from app.upstream.freshness import in_utc
 
 readers = Readers(packuments.__name__, semver)
 _PIECE = 1024 * 1024
+_ADDRESS, _DEPRECATED = ADDRESS.encode(), b'"deprecated":'
 # Packuments that are longer are not taken apart.
 MOST_BYTES = 256 * 1024 * 1024
 
@@ -117,6 +119,28 @@ class Kept:
         line = self._line("sources", version)
         return None if line is None else Source._make(line)
 
+    def manifest(self, version: str) -> dict[str, Any] | None:
+        """What is known of a version, its addresses without their beginning; null where there is none. Raises UpstreamUnfit."""
+        place = self.place(version)
+        if place is None:
+            return None
+        member = self._read(place.full, place.full_length)
+        return _object(member.partition(b":")[2].replace(_ADDRESS, b""))
+
+    def about(self) -> dict[str, Any]:
+        """What is said of the package itself. Raises UpstreamUnfit."""
+        return _object(b"{%s}" % self.section("about"))
+
+    def deprecations(self) -> dict[str, str]:
+        """Of each version that has one; to look for them takes its time."""
+        found: dict[str, str] = {}
+        for place in self.places():
+            member = self._read(place.abbreviated, place.abbreviated_length)
+            if _DEPRECATED in member:
+                told = json.loads(member.partition(b":")[2].replace(_ADDRESS, b"")).get("deprecated")
+                found |= {place.version: told} if isinstance(told, str) and told else {}
+        return found
+
     def source_of_file(self, name: str) -> Source | None:
         """Of the version whose tarball is called so at the upstream."""
         section, mark = self.section("sources"), json.dumps(f"/{name}").encode()[1:-1]
@@ -143,6 +167,14 @@ class Kept:
 
     def _read(self, begin: int, length: int) -> bytes:
         return os.pread(self.blob.fd, length, begin)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = parsed(body)
+    except Invalid as error:
+        raise UpstreamUnfit(f"what the upstream says cannot be read again: {error.message}") from None
+    return found
 
 
 def remake(package: str, path: Path, take: Callable[[bytes], object]) -> None:

@@ -174,7 +174,7 @@ def _object(connection: Connection, found: _Found, base: str) -> dict[str, Any]:
 
 def _in_rows(connection: Connection, snapshot: Snapshot, words: Sequence[str]) -> list[_Found]:
     rows = connection.execute(_ROWS, _looked_for(snapshot, words))
-    return [_Found(row.name, row.version, json_time(row.updated_at), partial(_said, row.id, row.package)) for row in rows]
+    return [_Found(row.name, row.version, json_time(row.published), partial(_said, row.id, row.package)) for row in rows]
 
 
 def _said(version: int, package: int, connection: Connection) -> Mapping[str, Any]:
@@ -223,8 +223,8 @@ _HAVE_ALL = (
 )
 # Of each package its latest version, or where no version is tagged so the one published last.
 _ROWS = text(
-    f"select p.name, p.id as package, v.id, v.version, v.updated_at from {_PACKAGES} "
-    "cross join lateral (select a.id, a.version, a.updated_at, n.words from arkvory_artifacts a "
+    f"select p.name, p.id as package, v.id, v.version, v.published from {_PACKAGES} "
+    "cross join lateral (select a.id, a.version, coalesce(n.published_at, a.updated_at) as published, n.words from arkvory_artifacts a "
     "join arkvory_npm_versions n on n.artifact_id = a.id left join arkvory_npm_tags t on t.artifact_id = a.id and t.tag = 'latest' "
     f"where a.package_id = p.id and not a.withheld order by (t.tag is null), a.id desc limit 1) v {_HAVE_ALL}"
 )

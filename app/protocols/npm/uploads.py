@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -84,10 +85,11 @@ def publish(session: Session, package: str, document: Document, publisher: str) 
     release = Release.of(package, document)
     received = stored(session, release.tarball)
     found = look_into(received)
-    _check_tarball(release, found)
+    check_tarball(release.package, release.version, release.manifest, found)
     _check_dist(release.manifest.get("dist"), received)
     bundle = None if release.provenance is None else _Bundle.of(release.provenance, received)
-    made = fragments(release.manifest, _facts(release, received, found, bundle), publisher, document.value("readme"))
+    facts = facts_of(release.package, release.version, received, found, None if bundle is None else bundle.predicate)
+    made = fragments(release.manifest, facts, publisher, document.value("readme"))
     files = [NewFile(tarball_path(package, release.version), received, TARBALL_TYPE, version=release.version)]
     if bundle is not None:
         files.append(NewFile(files[0].path + PROVENANCE, session.store(bundle.document), "application/json"))
@@ -96,16 +98,22 @@ def publish(session: Session, package: str, document: Document, publisher: str) 
     return session.publish(files, package=Package(package, package, also=write))[0]
 
 
-def _check_tarball(release: Release, found: Mapping[str, Any]) -> None:
-    """npm cleans a version before it publishes it: no `v`, no build metadata."""
-    told, packed = parsed_version(release.version), parsed_version(str(found["version"]).strip().lstrip("v="))
-    if found["name"] != release.package or told is None or packed is None or told.replace(build=None) != packed.replace(build=None):
+def check_tarball(package: str, version: str, manifest: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Whether what `look_into` found is of the version that the manifest describes. Raises Invalid."""
+    if found["name"] != package or not _is_same_version(version, str(found["version"])):
         raise Invalid(
-            f"the package.json in the tarball is of {found['name']!r} {found['version']!r}, "
-            f"the document of {release.package!r} {release.version!r}",
+            f"the package.json in the tarball is of {found['name']!r} {found['version']!r}, the document of {package!r} {version!r}",
             "_attachments",
         )
-    _check_installs(archives.installs(release.manifest), found["installs"], gyp=found["gyp"])
+    _check_installs(archives.installs(manifest), found["installs"], gyp=found["gyp"])
+
+
+def _is_same_version(version: str, packed: str) -> bool:
+    """npm cleans a version before it publishes it: no `v`, no build metadata. Upstreams may have some that are older than the rules."""
+    told, cleaned = parsed_version(version), parsed_version(packed.strip().lstrip("v="))
+    if told is None or cleaned is None:
+        return version == packed
+    return told.replace(build=None) == cleaned.replace(build=None)
 
 
 def _check_installs(told: Mapping[str, Mapping[str, str]], packed: Mapping[str, Mapping[str, str]], *, gyp: bool) -> None:
@@ -140,17 +148,18 @@ def _base64(digest: str) -> str:
     return base64.b64encode(bytes.fromhex(digest)).decode()
 
 
-def _facts(release: Release, received: Received, found: Mapping[str, Any], bundle: _Bundle | None) -> Facts:
+def facts_of(package: str, version: str, received: Received, found: Mapping[str, Any], predicate: str | None) -> Facts:
+    """Of what `look_into` found; `predicate`: the type of its provenance, null: it has none."""
     return Facts(
-        reference=tarball_reference(release.package, release.version),
+        reference=tarball_reference(package, version),
         integrity=f"sha512-{_base64(received.checksums['sha512'])}",
         shasum=received.checksums["sha1"],
         files=found["files"],
         unpacked=found["unpacked"],
         shrinkwrap=found["shrinkwrap"],
         gyp=found["gyp"],
-        attestations=None if bundle is None else attestations_reference(release.package, release.version),
-        predicate=None if bundle is None else bundle.predicate,
+        attestations=None if predicate is None else attestations_reference(package, version),
+        predicate=predicate,
     )
 
 
@@ -196,17 +205,27 @@ def _write(
     made: Fragments, tags: Sequence[str], owners: str, connection: Connection, package_id: int, published: Sequence[Published]
 ) -> None:
     """The rows of the version, in the publish's transaction."""
-    connection.execute(_VERSION, {"artifact": published[0].id, **asdict(made)})
-    connection.execute(_OWNERS, {"package": package_id, "maintainers": owners})
+    write_version(connection, published[0].id, made)
+    name_owners(connection, package_id, owners)
     for tag in tags:
         set_tag(connection, package_id, tag, published[0].id)
     settle_latest(connection, package_id, published[0].id)
 
 
+def write_version(connection: Connection, artifact_id: int, made: Fragments, published_at: datetime | None = None) -> None:
+    """`published_at`: by an upstream, where it came from there."""
+    connection.execute(_VERSION, {"artifact": artifact_id, "published": published_at, **asdict(made)})
+
+
+def name_owners(connection: Connection, package_id: int, owners: str) -> None:
+    """Of a package that is new."""
+    connection.execute(_OWNERS, {"package": package_id, "maintainers": owners})
+
+
 _VERSION = text(
-    "insert into arkvory_npm_versions (artifact_id, fragment, abbreviated, words, readme, deprecated) "
-    "values (:artifact, :full, :abbreviated, :words, :readme, :deprecated) on conflict (artifact_id) do update set fragment = "
+    "insert into arkvory_npm_versions (artifact_id, fragment, abbreviated, words, readme, deprecated, published_at) "
+    "values (:artifact, :full, :abbreviated, :words, :readme, :deprecated, :published) on conflict (artifact_id) do update set fragment = "
     "excluded.fragment, abbreviated = excluded.abbreviated, words = excluded.words, readme = excluded.readme, "
-    "deprecated = excluded.deprecated"
+    "deprecated = excluded.deprecated, published_at = excluded.published_at"
 )
 _OWNERS = text("insert into arkvory_npm_packages (package_id, maintainers) values (:package, :maintainers) on conflict do nothing")

@@ -52,7 +52,7 @@ from app.repository.dialects import Accept, Library, Order, Plan
 from app.repository.publishing import NewFile
 from app.repository.references import MEMBER, PART, Reference
 from app.upload.receiving import Received
-from app.upstream.client import Arrived
+from app.upstream.client import Arrived, Wanted
 
 # The setting of a proxy: where images of one segment are, as `library` in the registry that gave them that name.
 SHORT_NAMES = "short_names"
@@ -69,7 +69,8 @@ class Registry:
 
     def plan(self, library: Library, order: Order) -> Plan:
         image, kind, name = order.path.rsplit("/", 2)
-        at = _Place.of(order, image, library.settings)
+        assert order.snapshot.upstream_url is not None
+        at = Place.of(order.snapshot.upstream_url, image, library.settings)
         if kind == BLOBS:
             return at.plan(f"blobs/{name}", digests=_digests(name), lasting=True, ageless=True, accept=_blob(order.path))
         if kind == MANIFESTS and is_digest(name):
@@ -88,16 +89,16 @@ class Registry:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """An image at the upstream: the address of all that it has, and the scope that reads it."""
 
     address: str
     scope: str
 
     @classmethod
-    def of(cls, order: Order, image: str, settings: Mapping[str, Any]) -> _Place:
-        assert order.snapshot.upstream_url is not None
-        parts, short = urlsplit(order.snapshot.upstream_url), settings.get(SHORT_NAMES)
+    def of(cls, url: str, image: str, settings: Mapping[str, Any] | None = None) -> Place:
+        """`url` is the upstream's, `settings` are a proxy's."""
+        parts, short = urlsplit(url), (settings or {}).get(SHORT_NAMES)
         below = [parts.path.strip("/"), short if short and "/" not in image else "", image]
         name = "/".join(each for each in below if each)
         return cls(f"{parts.scheme}://{parts.netloc}/v2/{name}", f"repository:{name}:pull")
@@ -105,8 +106,11 @@ class _Place:
     def plan(self, where: str, *or_else: str, **more: Any) -> Plan:
         return Plan(f"{self.address}/{where}", [f"{self.address}/{each}" for each in or_else], scope=self.scope, **more)
 
+    def wanted(self, where: str, headers: Mapping[str, str] | None = None) -> Wanted:
+        return Wanted(f"{self.address}/{where}", headers=headers or {}, scope=self.scope)
 
-def _next_page(arrived: Arrived) -> str | None:
+
+def next_page(arrived: Arrived) -> str | None:
     """The address of the next page (distribution specification, "Listing Tags")."""
     found = _NEXT.search(arrived.headers.get("link", ""))
     if found is None:
@@ -121,7 +125,7 @@ def _next_page(arrived: Arrived) -> str | None:
 
 
 _MANIFEST: Mapping[str, Any] = {"headers": {"Accept": ACCEPT}, "at_most": MOST_BYTES, "whole": True}
-_INDEX: Mapping[str, Any] = {"at_most": MOST_INDEX_BYTES, "whole": True, "further": _next_page, "ageless": True}
+_INDEX: Mapping[str, Any] = {"at_most": MOST_INDEX_BYTES, "whole": True, "further": next_page, "ageless": True}
 
 
 # Manifests
@@ -132,7 +136,7 @@ def _digests(name: str) -> Mapping[str, str]:
     return {digest.algorithm: digest.encoded}
 
 
-def _told_digest(arrived: Arrived) -> Digest | None:
+def told_digest(arrived: Arrived) -> Digest | None:
     """What the upstream calls it, where it says so by an algorithm that is known here."""
     try:
         return parse_digest(arrived.headers.get(DIGEST_HEADER, ""))
@@ -141,7 +145,7 @@ def _told_digest(arrived: Arrived) -> Digest | None:
 
 
 def _told(arrived: Arrived) -> Mapping[str, str]:
-    digest = _told_digest(arrived)
+    digest = told_digest(arrived)
     return {} if digest is None else {digest.algorithm: digest.encoded}
 
 
@@ -167,7 +171,7 @@ def _named(image: str) -> Callable[[Received, Arrived], Sequence[NewFile]]:
 
 
 def _digest_of(received: Received, arrived: Arrived) -> Digest:
-    return _told_digest(arrived) or Digest("sha256", received.sha256)
+    return told_digest(arrived) or Digest("sha256", received.sha256)
 
 
 def _whole(image: str, digest: Digest, received: Received, arrived: Arrived) -> NewFile:

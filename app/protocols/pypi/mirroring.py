@@ -18,18 +18,15 @@ from app.protocols.pypi.names import INDEX_PATH, Companion, normalised, page_pat
 from app.protocols.pypi.pages import MOST_BYTES, MOST_INDEX_BYTES
 from app.protocols.pypi.uploads import files_of
 from app.protocols.pypi.upstream import INDEX_HEADERS, addresses
-from app.repository.mirrors.guides import FILE, LIST, Item, New, Trail
+from app.repository.mirrors.guides import FILE, LIST, Index, Item, New, OfFiles, Trail
 from app.repository.names import check_path
 from app.repository.publishing import Package, Session
 from app.upload.receiving import Received
 from app.upstream.client import Arrived, Wanted
 
 
-class Projects:
+class Projects(OfFiles):
     """The guide of this room."""
-
-    publishes = True
-    checksums: Sequence[str] = ()
 
     def check(self, names: Sequence[str]) -> None:
         for each in names:
@@ -62,14 +59,14 @@ def _may_be_uploaded(path: str) -> bool:
 
 
 def _projects(trail: Trail) -> Iterator[Item]:
-    with contextlib.closing(trail.document(INDEX_PATH, _ways(trail, ""), MOST_INDEX_BYTES)) as index:
+    with contextlib.closing(trail.document(Index(INDEX_PATH, _ways(trail, ""), MOST_INDEX_BYTES))) as index:
         for name in indexes.each_name(index):
             if trail.wants(f"{name}/"):
                 yield Item(LIST, name)
 
 
 def _files(trail: Trail, project: str) -> Iterator[Item]:
-    with contextlib.closing(trail.document(page_path(project), _ways(trail, f"{project}/"), MOST_BYTES)) as page:
+    with contextlib.closing(trail.document(Index(page_path(project), _ways(trail, f"{project}/"), MOST_BYTES))) as page:
         listing = indexes.listing_of(page, project)
     for listed in listing.files:
         for item in _with_companions(project, listed):

@@ -7,18 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from app.errors import Invalid
 from app.repository.mirrors import folders
-from app.repository.mirrors.guides import FILE, LIST, Item, New, Trail
+from app.repository.mirrors.guides import FILE, LIST, Item, New, OfFiles, Trail
 from app.repository.names import check_path, is_content_type
 from app.repository.publishing import NewFile, Session
 from app.upload.receiving import Received
 from app.upstream.client import Arrived
 
 
-class Folders:
+class Folders(OfFiles):
     """The guide of this room. Names are paths; one that ends in a slash is a folder with all below it."""
-
-    publishes = True
-    checksums: Sequence[str] = ()
 
     def check(self, names: Sequence[str]) -> None:
         for each in names:
@@ -26,9 +23,6 @@ class Folders:
                 check_path(each, folder=each.endswith("/"))
             except Invalid as error:
                 raise Invalid(f"names are paths, folders end in a slash: {error.message}", field="names") from None
-
-    def takes(self, kind: str, path: str) -> bool:
-        return True
 
     def roots(self, names: Sequence[str]) -> Iterable[Item]:
         return [Item(LIST if each.endswith("/") else FILE, each) for each in names] or [Item(LIST, "")]

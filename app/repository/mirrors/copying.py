@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from app.database.engines import Database
 from app.errors import ArkvoryError, CapacitySpent, NotAllowedHere, NotFound, ReadOnly, TooLarge
 from app.repository.dialects import Order
 from app.repository.fetching import Fetches, NotStorable, Outcome
+from app.repository.mirrors.guides import Amendment, Index
 from app.repository.mirrors.worklist import Copied, Work
 from app.repository.parts import Kept
 from app.repository.reading import Brought, check_online
@@ -86,11 +87,14 @@ class Prefetch(Chosen):
     def url(self) -> str:
         return self.snapshot.upstream_url or ""
 
-    def document(self, path: str, ways: Sequence[Wanted], at_most: int) -> Brought:
-        return self.fetches.bring(self.snapshot, path)
+    def document(self, index: Index) -> Brought:
+        return self.fetches.bring(self.snapshot, index.path)
 
     def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
         return self.fetches.ask(self.snapshot, wanted, at_most)
+
+    def amend(self, package: str, told: Callable[[], Amendment]) -> None:
+        """What it says is its upstream's."""
 
     def require_open(self) -> None:
         snapshot = self.snapshot
@@ -108,10 +112,10 @@ class Prefetch(Chosen):
         outcome = self._fetched(order)
         if outcome is Outcome.GONE:
             raise NotFound(f"the upstream has no {path!r}")
-        copied = copy_at(self.database, snapshot.id, path)
+        copied = here_at(self.database, snapshot.id, path)
         if copied is None:
             raise NotFound(f"{path!r} was deleted meanwhile")
-        return Copied(*copied, received=copied[1] if outcome is Outcome.STORED else 0)
+        return Copied(copied.sha256, copied.size, received=copied.size if outcome is Outcome.STORED else 0)
 
     def _here(self, order: Order, digest: str | None) -> Copied | None:
         """The copy where nobody need be asked: it is fresh, or the bytes that the upstream's list has just told."""
@@ -121,10 +125,12 @@ class Prefetch(Chosen):
         copy = found.copy
         if copy is None or copy.freshness is None or copy.freshness.source != found.upstream.url:
             return None
-        if digest != f"sha256:{copy.digest}" and (digest is not None or copy.freshness.is_due(found.upstream.url, time.time())):
+        known = here_at(self.database, order.snapshot.id, order.path)
+        if known is None or known.sha256 != copy.digest:
             return None
-        known = copy_at(self.database, order.snapshot.id, order.path)
-        return None if known is None else Copied(*known)
+        if not known.is_told(digest) and (digest is not None or copy.freshness.is_due(found.upstream.url, time.time())):
+            return None
+        return Copied(known.sha256, known.size)
 
     def _fetched(self, order: Order) -> Outcome:
         try:
@@ -142,14 +148,28 @@ class Prefetch(Chosen):
             raise
 
 
-def copy_at(database: Database, repository_id: int, path: str) -> tuple[str, int] | None:
-    """Digest and size (bytes) of what is at a path; null for nothing."""
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What is at a path: hex digests, and bytes."""
+
+    sha256: str
+    size: int
+    checksums: Mapping[str, str]
+
+    def is_told(self, digest: str | None) -> bool:
+        """Whether it is the file of which a list tells this digest, as far as that can be known."""
+        algorithm, _, encoded = (digest or "").partition(":")
+        return bool(encoded) and {**self.checksums, "sha256": self.sha256}.get(algorithm) == encoded
+
+
+def here_at(database: Database, repository_id: int, path: str) -> Here | None:
+    """Null for nothing."""
     with database.read() as connection:
-        row = connection.execute(_COPY, {"id": repository_id, "path": path}).first()
-    return None if row is None else (row.digest, row.size)
+        row = connection.execute(_HERE, {"id": repository_id, "path": path}).first()
+    return None if row is None else Here(*row)
 
 
-_COPY = text(
-    "select b.digest, b.size from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
+_HERE = text(
+    "select b.digest, b.size, b.checksums from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id "
     "where a.repository_id = :id and a.path = :path"
 )

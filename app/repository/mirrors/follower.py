@@ -5,8 +5,9 @@ Each mirror that runs has a lock of its own, a session of the pool `write-lock`,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from app.errors import Unavailable
 from app.repository.fetching import Fetches
 from app.repository.mirrors import arkvory
 from app.repository.mirrors.copying import Follower, Prefetch, Repositories, Rules
+from app.repository.mirrors.documents import Documents
 from app.repository.mirrors.guides import LIST, Guide, Item, Trail
 from app.repository.mirrors.importing import Import, Imports, Source
 from app.repository.mirrors.run import Alone, Begun, Run
@@ -91,7 +93,8 @@ class Mirroring:
             return "it was deleted, or switched off"
         row, begun = started
         work = WorkList(self._database, mirror_id, repository_id, begun.round)
-        return Run(self._database, begun, work, self._steps(row, repository, guide), alone, self._count).go()
+        with contextlib.closing(Documents()) as documents:
+            return Run(self._database, begun, work, self._steps(row, repository, guide, documents), alone, self._count).go()
 
     def _count(self, copied: Copied) -> None:
         self.files += bool(copied.received)
@@ -111,7 +114,7 @@ class Mirroring:
         begun = Begun(row.id, row.repository_id, runner, row.round, row.revision, row.concurrency, row.pause, tuple(row.errors), known)
         return row, begun
 
-    def _steps(self, row: Any, repository: Repositories, guide: Guide) -> _Steps:
+    def _steps(self, row: Any, repository: Repositories, guide: Guide, documents: Documents) -> _Steps:
         """Raises Unavailable when the upstream's credentials cannot be read."""
         snapshot = repository.now()
         chosen = repository, row.names, Rules(path_rules(snapshot.format, row.include, row.exclude))
@@ -119,7 +122,7 @@ class Mirroring:
         if snapshot.kind == "proxy":
             follower = Prefetch(*chosen, self._database, self._fetches)
         else:
-            follower = Import(*chosen, self._database, self._imports, self._source(row, snapshot), guide)
+            follower = Import(*chosen, self._database, self._imports, self._source(row, snapshot), guide, documents)
         return _Steps(row.source, guide, follower, follower)
 
     def _source(self, row: Any, snapshot: Snapshot) -> Source:
@@ -157,15 +160,34 @@ class _Steps:
         self._follower = follower
 
     def items(self, path: str) -> Iterator[Item]:
-        listed = arkvory.items(self._trail, path) if self._source == ARKVORY else self._guide.items(self._trail, path)
         kind = self._trail.snapshot.kind
+        listed = self._listed_by_another(kind, path) if self._source == ARKVORY else self._guide.items(self._trail, path)
         return (each for each in listed if each.kind == LIST or self._guide.takes(kind, each.path))
+
+    def _listed_by_another(self, kind: str, path: str) -> Iterator[Item]:
+        """What its list leads to may be lists of the format, which are called otherwise here than its pages."""
+        if path.startswith(_LED_TO):
+            found = self._guide.items(self._trail, path.removeprefix(_LED_TO))
+            return (_led_to(each) for each in found)
+        pages = arkvory.items(self._trail, path)
+        return (_led_to(each) if each is not one else one for one in pages for each in self._all_of(kind, one))
+
+    def _all_of(self, kind: str, item: Item) -> Iterable[Item]:
+        return [item] if item.kind == LIST else self._guide.led_to(kind, item)
 
     def require_open(self) -> None:
         self._follower.require_open()
 
     def copy(self, work: Work, kept: Kept) -> Copied:
         return self._follower.copy(work, kept)
+
+
+# No cursor begins so.
+_LED_TO = "\n"
+
+
+def _led_to(item: Item) -> Item:
+    return replace(item, path=_LED_TO + item.path) if item.kind == LIST else item
 
 
 _KNOWN = text(

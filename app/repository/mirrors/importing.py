@@ -8,30 +8,35 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from app.access.identity import Caller
 from app.cache.snapshots import Snapshot, read_snapshot
 from app.database.engines import Database
 from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, UpstreamUnfit
-from app.repository.formats import write_policy
-from app.repository.mirrors.copying import Chosen, copy_at
-from app.repository.mirrors.guides import Guide, Item
-from app.repository.mirrors.worklist import Copied, Work
+from app.repository.deleting import PackageState, amend_package, find_package
+from app.repository.formats import is_fixed, write_policy
+from app.repository.mirrors.copying import Chosen, Here, here_at
+from app.repository.mirrors.documents import Documents
+from app.repository.mirrors.guides import Amendment, Guide, Index, Item
+from app.repository.mirrors.worklist import Copied, Work, note_brought
 from app.repository.parts import Begun, Kept, Parts
-from app.repository.publishing import Conditions, Publisher, Session, Target
+from app.repository.publishing import Conditions, KnownBlob, NewFile, Publisher, Session, Target
 from app.repository.reading import Brought, check_online
 from app.repository.writable import settings_for_writing
 from app.upload.receiving import Expected, Received
 from app.upstream.breaker import Line
-from app.upstream.client import Answer, Client, Wanted
+from app.upstream.client import Answer, Arrived, Client, Wanted
 from app.upstream.upstream import Upstream
 
 MIRROR = Caller(None, "mirror")
+_PIECE = 1024 * 1024
+_NOTHING = Arrived("", None, {})
 
 
 class Imports(Publisher):
@@ -45,17 +50,40 @@ class Imports(Publisher):
             raise NotAllowedHere(f"repository {snapshot.name!r} is read only")
         return snapshot, settings
 
+    def _remember(self, connection: Connection, snapshot: Snapshot, files: Sequence[NewFile]) -> None:
+        """That it was the mirror who brought them, whatever becomes of its run."""
+        note_brought(connection, snapshot.id, {each.path: each.received.sha256 for each in files})
+
+    def amend(self, target: Target, snapshot: Snapshot, package: str, told: Callable[[], Amendment]) -> None:
+        """Where something else is said of the package than was told. Of one that is not here nothing is. Raises what publishing raises."""
+        state = PackageState(package)
+        with contextlib.suppress(NotFound):
+            with self._database.read() as connection:
+                package_id = find_package(connection, snapshot.id, state).id
+            amendment = told()
+            with self._database.read() as connection:
+                due = amendment.is_due(connection, package_id)
+            if due:
+                self._amend(target, snapshot, state, amendment)
+
+    def _amend(self, target: Target, snapshot: Snapshot, state: PackageState, amendment: Amendment) -> None:
+        with self._transactions.begin(snapshot.id) as transaction:
+            now, _ = self._check_right(transaction.connection, target, ())
+            if now.id == snapshot.id:
+                amend_package(transaction, now.id, state, amendment.make)
+
 
 @dataclass(frozen=True)
 class Source:
-    """The upstream of a hosted repository, and how it is asked."""
+    """The upstream of a hosted repository, and how it is asked; `held`: by the connection that somebody holds already."""
 
     upstream: Upstream
     client: Client
     line: Line
+    held: bool = False
 
     def get(self, wanted: Wanted) -> contextlib.AbstractContextManager[Answer]:
-        return self.client.get(self.upstream, wanted, self.line)
+        return self.more(wanted) if self.held else self.client.get(self.upstream, wanted, self.line)
 
     def more(self, wanted: Wanted) -> contextlib.AbstractContextManager[Answer]:
         return self.client.more(self.upstream, wanted, self.line)
@@ -78,18 +106,14 @@ class Import(Chosen):
     imports: Imports
     source: Source
     guide: Guide
+    documents: Documents
 
     @property
     def url(self) -> str:
         return self.source.upstream.url
 
-    def document(self, path: str, ways: Sequence[Wanted], at_most: int) -> Brought:
-        """In a file without a name."""
-        for wanted in ways:
-            with self.source.get(wanted) as answer:
-                if not answer.absent:
-                    return _taken(answer, path, at_most)
-        raise NotFound(f"the upstream has no {path!r}")
+    def document(self, index: Index) -> Brought:
+        return self.documents.open(index.path, lambda: self._looked_up(index))
 
     def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
         with self.source.get(wanted) as answer:
@@ -100,35 +124,161 @@ class Import(Chosen):
             raise UpstreamUnfit(f"the upstream's answer has more than {at_most} bytes")
         return body
 
+    def amend(self, package: str, told: Callable[[], Amendment]) -> None:
+        snapshot = self.snapshot
+        self.imports.amend(self._target(snapshot), snapshot, package, told)
+
     def require_open(self) -> None:
         check_online(self.snapshot)
 
     def copy(self, work: Work, kept: Kept) -> Copied:
         item, snapshot = work.item, self.snapshot
-        here = copy_at(self.database, snapshot.id, item.path)
-        if here is not None and item.digest == f"sha256:{here[0]}":
-            return Copied(*here, etag=work.etag, last_modified=work.last_modified)
-        if here is not None and here[0] != work.sha256:
+        here = here_at(self.database, snapshot.id, item.path)
+        if here is not None and here.is_told(item.digest):
+            return Copied(here.sha256, here.size, etag=work.etag, last_modified=work.last_modified)
+        if here is not None and here.sha256 != work.sha256:
             raise AlreadyExists(f"{item.path!r} is here already, from somebody else, and stays as it is")
-        conditions = _conditions(here)
-        self.imports.may_publish(self._target(snapshot), item.path, conditions)
-        parts = Parts(self.imports.sessions, kept, snapshot.id, item.path)
-        with self._answered(parts, _wanted(work, again=here is not None)) as arrived:
+        self.imports.may_publish(self._target(snapshot), item.path, _conditions(here))
+        return self._linked(item, here) or self._brought(work, kept, here)
+
+    def _target(self, snapshot: Snapshot) -> Target:
+        return Target(snapshot.format, snapshot.name, MIRROR, snapshot.tenant)
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[Session]:
+        snapshot = self.snapshot
+        with Session(self.imports, self._target(snapshot), snapshot, contextlib.ExitStack()) as session:
+            yield session
+
+    # -- what is at hand
+
+    def _linked(self, item: Item, here: Here | None) -> Copied | None:
+        """Null where the repository has no such bytes at another path, or has them no more."""
+        by_link = self.guide.by_link(item.path)
+        found = None if by_link is None else self._elsewhere(item.digest or "")
+        if by_link is None or found is None:
+            return None
+        try:
+            with self._session() as session:
+                (linked,) = session.link([found])
+                new = by_link(linked)
+                session.publish(new.files, _conditions(here), new.package)
+        except NotFound:
+            return None
+        return Copied(found.sha256, found.size)
+
+    def _elsewhere(self, digest: str) -> KnownBlob | None:
+        with self.database.read() as connection:
+            row = connection.execute(_ELSEWHERE, {"id": self.snapshot.id, "digest": digest.removeprefix("sha256:")}).first()
+        return None if row is None else KnownBlob(*row)
+
+    def _stored(self, path: str) -> Brought | None:
+        """What the repository itself has at a path that names its bytes."""
+        snapshot = self.snapshot
+        if not is_fixed(snapshot.format, path):
+            return None
+        with self.database.read() as connection:
+            row = connection.execute(_BLOB, {"id": snapshot.id, "path": path}).first()
+        if row is None:
+            return None
+        try:
+            blob = self.imports.store.open(row.digest, row.id)
+        except FileNotFoundError:
+            return None
+        return Brought(blob.fd, blob.size)
+
+    # -- documents
+
+    def _looked_up(self, index: Index) -> Brought:
+        """Raises NotFound."""
+        stored = self._stored(index.path)
+        if stored is not None:
+            return stored
+        for wanted in index.ways:
+            found = self._by_name(index, wanted) or self._fetched(index, wanted)
+            if found is not None:
+                return found
+        raise NotFound(f"the upstream has no {index.path!r}")
+
+    def _by_name(self, index: Index, wanted: Wanted) -> Brought | None:
+        """What is at hand, by the path that the upstream's head tells."""
+        if index.names is None:
+            return None
+        with self.source.get(replace(wanted, method="HEAD")) as answer:
+            path = None if answer.absent or answer.unsaid else index.names(answer.head)
+        return None if path is None else self.documents.known(path) or self._stored(path)
+
+    def _fetched(self, index: Index, wanted: Wanted) -> Brought | None:
+        """In a file without a name; null where the upstream has no such thing."""
+        with tempfile.NamedTemporaryFile() as file:
+            arrived = self._pages(index, wanted, file)
+            if arrived is None:
+                return None
+            made = _remade(index, file)
+        brought = Brought(made, os.fstat(made).st_size, arrived.url)
+        path = None if index.names is None else index.names(arrived)
+        if path is not None:
+            self.documents.keep_too(path, brought)
+        return brought
+
+    def _pages(self, index: Index, wanted: Wanted, file: IO[bytes]) -> Arrived | None:
+        """All of them, each in a line; the head of the first."""
+        first: Arrived | None = None
+        following: str | None = wanted.path
+        while following is not None:
+            with self.source.get(replace(wanted, path=following)) as answer:
+                if answer.absent and first is None:
+                    return None
+                if answer.absent:
+                    raise UpstreamUnfit(f"the upstream's list {index.path!r} leads to a page that is not there")
+                if first is not None:
+                    file.write(b"\n")
+                _take(answer, index, file)
+                head = answer.head
+            first = first or head
+            following = None if index.further is None else index.further(head)
+        file.flush()
+        return first
+
+    # -- what is fetched
+
+    def _brought(self, work: Work, kept: Kept, here: Here | None) -> Copied:
+        got = self.guide.source(self, work.item)
+        if isinstance(got, Wanted):
+            return self._copied(work, kept, here, got)
+        with contextlib.closing(got), self._session() as session:
+            _check_length(work.item, got.size, whole=True)
+            receiver = session.receiver(_expected(work.item, got.size), ("md5", "sha1"), always=self.guide.checksums)
+            for at in range(0, got.size, _PIECE):
+                receiver.feed(os.pread(got.fd, _PIECE, at))
+            received = receiver.finish()
+            if here is None or received.sha256 != here.sha256:
+                self._publish(session, work.item, received, _NOTHING, here)
+        return Copied(received.sha256, received.size, received.size)
+
+    def _copied(self, work: Work, kept: Kept, here: Here | None, wanted: Wanted) -> Copied:
+        """With the validators of what was copied, where that is still here."""
+        item = work.item
+        if here is not None:
+            wanted = replace(wanted, etag=work.etag, last_modified=work.last_modified)
+        parts = Parts(self.imports.sessions, kept, self.snapshot.id, item.path)
+        with self._answered(parts, wanted) as arrived:
             answer = arrived.answer
             if answer.absent:
                 raise NotFound(f"the upstream has no {item.path!r}")
             if answer.unchanged and here is not None:
-                return Copied(*here, etag=work.etag, last_modified=work.last_modified)
-            with Session(self.imports, self._target(snapshot), snapshot, contextlib.ExitStack()) as session:
+                return Copied(here.sha256, here.size, etag=work.etag, last_modified=work.last_modified)
+            with self._session() as session:
                 received = self._receive(session, parts, arrived, item)
                 told = Copied(received.sha256, received.size, received.size, answer.etag, answer.last_modified)
-                if here is None or received.sha256 != here[0]:
-                    new = self.guide.publishable(self, session, item, received, answer.head)
-                    session.publish(new.files, conditions, new.package)
+                if here is None or received.sha256 != here.sha256:
+                    beside = replace(self, source=replace(self.source, held=True))
+                    beside._publish(session, item, received, answer.head, here)
         return told
 
-    def _target(self, snapshot: Snapshot) -> Target:
-        return Target(snapshot.format, snapshot.name, MIRROR, snapshot.tenant)
+    def _publish(self, session: Session, item: Item, received: Received, head: Arrived, here: Here | None) -> None:
+        new = self.guide.publishable(self, session, item, received, head)
+        session.publish(new.files, _conditions(here), new.package)
 
     @contextlib.contextmanager
     def _answered(self, parts: Parts, whole: Wanted) -> Iterator[_Arrived]:
@@ -153,8 +303,7 @@ class Import(Chosen):
         """
         answer = arrived.answer
         _check_length(item, answer.size, whole=True)
-        algorithm, _, digest = (item.digest or "").partition(":")
-        expected = Expected({algorithm: digest} if digest else {}, answer.size)
+        expected = _expected(item, answer.size)
         if arrived.begun is None:
             receiver = session.receiver(expected, ("md5", "sha1"), at_most=item.size or None, always=self.guide.checksums)
             pieces = iter(answer.read, b"")
@@ -174,22 +323,39 @@ def _check_length(item: Item, size: int | None, *, whole: bool) -> None:
         raise Invalid(f"the upstream's list says that {item.path!r} has {item.size} bytes, and the upstream sends {size}")
 
 
-def _conditions(here: tuple[str, int] | None) -> Conditions:
+def _expected(item: Item, size: int | None) -> Expected:
+    """With the digest that the list told."""
+    algorithm, _, digest = (item.digest or "").partition(":")
+    return Expected({algorithm: digest} if digest else {}, size)
+
+
+def _conditions(here: Here | None) -> Conditions:
     """That nobody publishes there meanwhile."""
-    return Conditions(if_none_match=frozenset({"*"})) if here is None else Conditions(if_match=frozenset({here[0]}))
+    return Conditions(if_none_match=frozenset({"*"})) if here is None else Conditions(if_match=frozenset({here.sha256}))
 
 
-def _wanted(work: Work, *, again: bool) -> Wanted:
-    """With the validators of what was copied, where that is still here."""
-    where = work.item.address or work.item.path
-    return Wanted(where, work.etag, work.last_modified) if again else Wanted(where)
+def _take(answer: Answer, index: Index, file: IO[bytes]) -> None:
+    while piece := answer.read():
+        file.write(piece)
+        if file.tell() > index.at_most:
+            raise UpstreamUnfit(f"the upstream's {index.path!r} has more than {index.at_most} bytes")
 
 
-def _taken(answer: Answer, path: str, at_most: int) -> Brought:
-    with tempfile.TemporaryFile() as file:
-        while piece := answer.read():
-            file.write(piece)
-            if file.tell() > at_most:
-                raise UpstreamUnfit(f"the upstream's {path!r} has more than {at_most} bytes")
-        file.flush()
-        return Brought(os.dup(file.fileno()), file.tell(), answer.head.url)
+def _remade(index: Index, file: IO[bytes]) -> int:
+    """A descriptor of what is made of it."""
+    if index.remade is None:
+        return os.dup(file.fileno())
+    with tempfile.TemporaryFile() as made:
+        index.remade(Path(file.name), made.write)
+        made.flush()
+        return os.dup(made.fileno())
+
+
+_BLOB = text(
+    "select b.digest, b.id from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.repository_id = :id and a.path = :path"
+)
+# What is held stays where it is.
+_ELSEWHERE = text(
+    "select b.digest, b.size, b.checksums from arkvory_blobs b where b.digest = :digest and exists "
+    "(select 1 from arkvory_artifacts a where a.blob_id = b.id and a.repository_id = :id and not a.withheld)"
+)

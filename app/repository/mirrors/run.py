@@ -31,6 +31,7 @@ from app.errors import (
     Forbidden,
     Invalid,
     Later,
+    MissingParts,
     NotFound,
     NotOwner,
     ReadOnly,
@@ -303,6 +304,9 @@ class Run:
             self._work.put_off(item, HELD_SECONDS, attempts=work.attempts, error=error.message)
         elif isinstance(error, _SKIPPED):
             self._work.settle(item, "skipped", error.message)
+        elif isinstance(error, MissingParts) and work.attempts + 1 < MOST_ATTEMPTS and self._work.do_again(error.paths):
+            # Cleanup took them for what nobody wants: it waits for them once more.
+            self._work.put_off(item, 0.0, attempts=work.attempts + 1, error=error.message)
         elif isinstance(error, NotFound) and (item.kind, item.path) not in self._begun.roots:
             self._work.settle(item, "gone", error.message)
         elif isinstance(error, Invalid | NotFound | TooLarge) or work.attempts + 1 >= MOST_ATTEMPTS:

@@ -167,10 +167,6 @@ class Mirrors:
             _check_patterns(found.format, name, setting)
         if found.kind == "proxy":
             _check_proxy(found, wanted)
-        elif not guide.publishes:
-            known = ", ".join(name for name, each in self.guides.items() if each.publishes)
-            told = f"hosted repositories of the format {found.format} cannot follow anything yet ({known} can); a proxy of the upstream can"
-            raise Invalid(told, field="source")
         url = found.upstream_url if found.kind == "proxy" else upstreams.check_url(wanted.upstream_url)
         if wanted.source == INDEX:
             guide.check(wanted.names)

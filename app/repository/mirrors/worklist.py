@@ -12,7 +12,7 @@ what no list names any more is gone. One runner at a time works at a list; a for
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -133,6 +133,13 @@ class WorkList:
         with self._database.write() as connection:
             connection.execute(_KEEP_PART, self._known | values)
 
+    def do_again(self, paths: Collection[str]) -> bool:
+        """Those of these files that were copied in this round, and are gone since; whether any is to be done now."""
+        values = self._known | {"paths": list(paths)}
+        with self._database.write() as connection:
+            connection.execute(_DO_AGAIN, values)
+            return connection.execute(_TO_BE_DONE, values).first() is not None
+
     def forget_unnamed(self) -> None:
         """After a round whose lists were all read: what none of them named is gone, what was gone before is forgotten. In batches."""
         self._in_batches(_FORGET)
@@ -163,6 +170,21 @@ class WorkList:
         return found
 
 
+def note_brought(connection: Connection, repository_id: int, digests: Mapping[str, str]) -> None:
+    """In the transaction of a publish: it was the repository's mirror who brought these bytes (SHA-256 in hex, by path)."""
+    values = {"id": repository_id, "paths": list(digests), "digests": list(digests.values())}
+    connection.execute(_NOTE_BROUGHT, values)
+
+
+def brought(alias: str) -> str:
+    """SQL: whether what an artifact's path points at is what its repository's mirror brought."""
+    return (
+        "exists (select 1 from arkvory_mirrors m join arkvory_mirror_items i on i.mirror_id = m.id and i.kind = 'file' "
+        f"and i.path = {alias}.path join arkvory_blobs b on b.id = {alias}.blob_id and b.digest = i.sha256 "
+        f"where m.repository_id = {alias}.repository_id)"
+    )
+
+
 def delete_orphans(database: Database) -> int:
     """One batch of the work of mirrors that are gone; how many rows went."""
     with database.write() as connection:
@@ -173,14 +195,20 @@ _MINE = "i.mirror_id = :mirror"
 # What only an earlier round named, under other settings, is not done any more.
 _TODO = f"{_MINE} and i.state = 'todo' and i.round = :round"
 _ONE = f"{_MINE} and i.kind = :kind and i.path = :path"
+# Nothing that it needs is still to be done: then it is, or will never be, here.
+_READY = (
+    "(i.needs is null or not exists (select 1 from arkvory_mirror_items n where n.mirror_id = i.mirror_id and n.kind = 'file' "
+    "and n.path = any(string_to_array(i.needs, chr(10))) and n.state = 'todo' and n.round = i.round))"
+)
 # What is here already stays done where its list says that it is the same, or where it never changes.
 _ADD = text(
-    "insert into arkvory_mirror_items as i (mirror_id, kind, path, round, size, digest, address, lasting) "
-    "select :mirror, e.kind, e.path, :round, e.size, e.digest, e.address, e.lasting "
+    "insert into arkvory_mirror_items as i (mirror_id, kind, path, round, size, digest, address, lasting, needs) "
+    "select :mirror, e.kind, e.path, :round, e.size, e.digest, e.address, e.lasting, e.needs "
     "from unnest(cast(:kind as text[]), cast(:path as text[]), cast(:size as bigint[]), cast(:digest as text[]), "
-    "cast(:address as text[]), cast(:lasting as boolean[])) as e(kind, path, size, digest, address, lasting) "
+    "cast(:address as text[]), cast(:lasting as boolean[]), cast(:needs as text[])) "
+    "as e(kind, path, size, digest, address, lasting, needs) "
     "on conflict (mirror_id, kind, path) do update set round = excluded.round, address = excluded.address, digest = excluded.digest, "
-    "lasting = excluded.lasting, attempts = 0, error = null, next_try_at = now(), size = excluded.size, "
+    "lasting = excluded.lasting, needs = excluded.needs, attempts = 0, error = null, next_try_at = now(), size = excluded.size, "
     "state = case when i.kind = 'file' and i.state = 'done' "
     "and (excluded.digest = i.digest or excluded.digest = 'sha256:' || i.sha256 or (excluded.digest is null and excluded.lasting)) "
     # A proxy's copy of another upstream is none of this one.
@@ -191,11 +219,11 @@ _ADD = text(
 )
 _DUE = text(
     "select i.kind, i.path, i.size, i.digest, i.address, i.lasting, i.attempts, i.sha256, i.etag, i.last_modified, i.upload_id, "
-    f"i.validator from arkvory_mirror_items i where {_TODO} and i.next_try_at <= now() "
+    f"i.validator from arkvory_mirror_items i where {_TODO} and i.next_try_at <= now() and {_READY} "
     "order by i.kind, i.next_try_at, i.path limit :limit"
 )
 _NEXT = text(
-    f"select extract(epoch from min(i.next_try_at) - now())::float8 from arkvory_mirror_items i where {_TODO}"
+    f"select extract(epoch from min(i.next_try_at) - now())::float8 from arkvory_mirror_items i where {_TODO} and {_READY}"
 )
 _COPIED = text(
     "update arkvory_mirror_items i set state = 'done', sha256 = :sha256, size = :size, etag = :etag, last_modified = :modified, "
@@ -216,6 +244,20 @@ _FORGIVE = text(
 _KEEP_PART = text(
     "update arkvory_mirror_items i set upload_id = cast(:upload as uuid), validator = :validator "
     f"where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
+)
+_DO_AGAIN = text(
+    "update arkvory_mirror_items i set state = 'todo', attempts = 0, next_try_at = clock_timestamp() "
+    f"where {_MINE} and i.kind = 'file' and i.path = any(:paths) and i.state = 'done' and i.round = :round and not exists "
+    "(select 1 from arkvory_artifacts a where a.repository_id = :repository and a.path = i.path)"
+)
+_TO_BE_DONE = text(f"select 1 from arkvory_mirror_items i where {_TODO} and i.kind = 'file' and i.path = any(:paths) limit 1")
+# In the order of their keys, as lists add them.
+_NOTE_BROUGHT = text(
+    "with found as (select i.mirror_id, i.path, f.sha256 from unnest(cast(:paths as text[]), cast(:digests as text[])) as f(path, sha256) "
+    "join arkvory_mirrors m on m.repository_id = :id "
+    "join arkvory_mirror_items i on i.mirror_id = m.id and i.kind = 'file' and i.path = f.path order by i.path for update of i) "
+    "update arkvory_mirror_items i set sha256 = found.sha256 from found "
+    "where i.mirror_id = found.mirror_id and i.kind = 'file' and i.path = found.path"
 )
 _FORGET = text(
     "delete from arkvory_mirror_items where (mirror_id, kind, path) in (select i.mirror_id, i.kind, i.path from arkvory_mirror_items i "
