@@ -1,4 +1,4 @@
-"""Mirrors of registries that others wrote: pypiserver's HTML, verdaccio, Debian's docker-registry."""
+"""Mirrors of registries that others wrote (pypiserver's HTML, verdaccio, Debian's docker-registry) and of another Arkvory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 import requests
+import sqlalchemy
+from sqlalchemy.pool import NullPool
 
 from bench.peers import installing
 from bench.peers.servers import PypiServer, Verdaccio
+from tests.clients.conftest import Desk
+from tests.conftest import MakeServer
 from tests.protocols.npm.packages import document
-from tests.protocols.oci.conftest import MANIFEST, digest_of, manifest_of
+from tests.protocols.oci.conftest import INDEX, MANIFEST, digest_of, index_of, manifest_of
 from tests.protocols.pypi.packages import sdist, wheel
 from tests.support import clients
 from tests.support.house import eventually
@@ -113,3 +117,92 @@ def test_a_proxy_follows_the_catalog_of_docker_registry(server: Server, tmp_path
     assert server.get("/v2/hub/team/app/manifests/1.0", auth=None).content == body
     for blob in layers:
         assert server.get(f"/v2/hub/team/app/blobs/{digest_of(blob)}", auth=None).content == blob
+
+
+class Other:
+    """Another Arkvory with a private npm repository and one of images, each with two versions of one thing."""
+
+    def __init__(self, server: Server, layers: list[bytes]) -> None:
+        self.server = server
+        self.layers = layers
+        server.repository("js", "npm")
+        server.repository("images", "oci")
+        for version, tag in (("1.0.0", "latest"), ("1.1.0", "next")):
+            put = server.request("PUT", "/npm/js/@acme%2flib", json=document("@acme/lib", version, tag=tag))
+            assert put.status_code == 201, put.text
+        for body in (b"{}", *layers):
+            assert server.post(f"/v2/images/app/blobs/uploads/?digest={digest_of(body)}", data=body).status_code == 201
+        self.manifests = [manifest_of(layers[0]), manifest_of(*layers)]
+        for tag, body in zip(("1.0", "2.0"), self.manifests, strict=True):
+            self.manifest(tag, body)
+        self.manifest("all", index_of(*self.manifests), INDEX)
+
+    def manifest(self, tag: str, body: bytes, kind: str = MANIFEST) -> None:
+        put = self.server.put(f"/v2/images/app/manifests/{tag}", body, headers={"Content-Type": kind})
+        assert put.status_code == 201, put.text
+
+    def upstream(self, below: str) -> dict[str, Any]:
+        """Settings of a mirror."""
+        user, password = self.server.admin
+        return {"upstream_url": f"{self.server.url}/{below}", "upstream": {"username": user, "password": password}}
+
+
+def test_npm_and_skopeo_read_what_hosted_repositories_have_of_another_arkvory(desk: Desk, make_server: MakeServer) -> None:
+    """By the lists of the format, or by the other one's list of all that it has: that is the same."""
+    clients.require_packages("npm"), clients.require_packages("containers")
+    there, server = Other(make_server(), [noise(20_000, 1), noise(9 * 1024 * 1024, 2)]), desk.server
+    theirs = digests(there.server, "images")
+    for source in ("index", "arkvory"):
+        js, images = f"js-{source}", f"images-{source}"
+        server.repository(js, "npm", public=True), server.repository(images, "oci", public=True)
+        after = follow(server, js, source=source, **there.upstream("npm/js"))
+        assert (after["state"], after["counts"]["done"]) == ("complete", 2), after
+        assert follow(server, images, source=source, **there.upstream("images"))["state"] == "complete"
+        assert digests(server, images) == theirs
+    there.server.stop()
+    # The upstream is away: everything is here.
+    told = server.get(f"/npm/{js}/@acme/lib").json()
+    assert (told["dist-tags"], sorted(told["versions"])) == ({"latest": "1.0.0", "next": "1.1.0"}, ["1.0.0", "1.1.0"])
+    desk.file(".npmrc", f"registry={server.url}/npm/{js}/\nupdate-notifier=false\nfund=false\naudit=false\nfetch-retries=0\n".encode())
+    desk.file("app/package.json", json.dumps({"name": "app", "version": "0.0.1", "dependencies": {"@acme/lib": "next"}}).encode())
+    home = {"npm_config_cache": str(desk.home / "cache"), "npm_config_userconfig": str(desk.home / ".npmrc")}
+    desk.run("npm", "--prefix", desk.home / "app", "install", **home)
+    installed = json.loads((desk.home / "app/node_modules/@acme/lib/package.json").read_text())
+    assert installed["version"] == "1.1.0"
+    policy = desk.file("policy.json", json.dumps({"default": [{"type": "insecureAcceptAnything"}]}).encode())
+    image = f"docker://127.0.0.1:{server.port}/{images}/app:all"
+    desk.run("skopeo", "--policy", policy, "copy", "--all", "--src-tls-verify=false", image, f"dir:{desk.home / 'image'}")
+    for each in there.layers:
+        assert (desk.home / "image" / digest_of(each).partition(":")[2]).read_bytes() == each
+
+
+def digests(server: Server, repository: str) -> dict[str, str]:
+    items = server.get(f"/api/v1/repositories/{repository}/artifacts?limit=1000").json()["items"]
+    return {each["path"]: each["sha256"] for each in items}
+
+
+@pytest.mark.soak
+def test_a_hosted_mirror_of_images_that_is_killed_goes_on_and_fetches_no_layer_twice(make_server: MakeServer) -> None:
+    there, server = Other(make_server(), [noise(3 * 1024 * 1024, number) for number in range(40)]), make_server()
+    server.repository("hub", "oci")
+    wanted = {"concurrency": 2, "names": ["app"], **there.upstream("images")}
+    assert server.request("PUT", "/api/v1/repositories/hub/mirror", json=wanted).status_code == 201
+    eventually(lambda: len(stored(server, "hub")) >= 5, 90)
+    server.kill9()
+    here = count(server.database_url)
+    assert here < 43
+    server.start()
+    eventually(lambda: server.get("/api/v1/repositories/hub/mirror").json()["state"] == "complete", 120)
+    assert stored(server, "hub") == stored(there.server, "images")
+    # What was counted is written at the end.
+    there.server.stop()
+    downloads = "select coalesce(sum(d.count), 0) from arkvory_downloads d join arkvory_artifacts a on a.id = d.artifact_id"
+    blobs = count(there.server.database_url, f"{downloads} where a.path like 'app/blobs/%'")
+    print(f"\n{here} artifacts before the kill; {blobs} downloads of {len(there.layers) + 1} blobs")
+    assert len(there.layers) + 1 <= blobs <= len(there.layers) + 1 + 2
+
+
+def count(url: str | None, statement: str = "select count(*) from arkvory_artifacts") -> int:
+    engine = sqlalchemy.create_engine(str(url), poolclass=NullPool)
+    with engine.connect() as connection:
+        return int(connection.execute(sqlalchemy.text(statement)).scalar_one())
