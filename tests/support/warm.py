@@ -160,16 +160,13 @@ def main(kind: str) -> None:
     for name in IMPORTED[kind]:
         importlib.import_module(name)
     assert NOT_IMPORTED not in sys.modules
-    if monkey is not None:
-        # Somebody looked for IPv6. Children would share that loop; each makes its own.
-        importlib.import_module("gevent").get_hub().destroy(destroy_loop=True)
     gc.collect()
     gc.freeze()
     _serve(monkey)
 
 
 def _serve(monkey: Any) -> None:
-    """Until whoever asks is gone. No greenlet runs here."""
+    """Until whoever asks is gone. No greenlet runs here; the loop that urllib3's look for IPv6 made notices a fork by itself."""
     if monkey is None:
         raw, select = socket.socket, importlib.import_module("select").select
     else:
