@@ -13,6 +13,8 @@ from tests.clients.conftest import Desk
 
 DEBIAN = Path("/usr/share/maven-repo")
 PLUGINS = DEBIAN.as_uri()
+# For programs that end before a better compiler, or several threads for garbage, have paid for themselves.
+SHORT = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 _numbers = itertools.count(1)
 _POM = dedent("""\
     <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -48,7 +50,9 @@ def debians_version(plugin: str) -> str:
 
 def java(name: str, text: str) -> dict[str, str]:
     """A class that says something."""
-    return {f"src/main/java/acme/{name}.java": f"package acme; public class {name} {{ public static String say() {{ return {text}; }} }}\n"}
+    say = f"public static String say() {{ return {text}; }}"
+    main = "public static void main(String[] arguments) { System.out.print(say()); }"
+    return {f"src/main/java/acme/{name}.java": f"package acme; public class {name} {{ {say} {main} }}\n"}
 
 
 class Maven:
@@ -93,7 +97,7 @@ class Maven:
         """What mvn printed."""
         return self.desk.run(
             "mvn", "-B", "-ntp", "-e", "-s", settings or self.settings, f"-Dmaven.repo.local={self.local}",
-            "-Dmaven.test.skip=true", "-f", self.desk.home / folder, *arguments, check=check, MAVEN_OPTS="-Xmx256m -XX:TieredStopAtLevel=1",
+            "-Dmaven.test.skip=true", "-f", self.desk.home / folder, *arguments, check=check, MAVEN_OPTS=" ".join(SHORT),
         ).stdout  # fmt: skip
 
     def deploy(self, folder: str, *arguments: str, check: bool = True) -> str:
@@ -110,9 +114,7 @@ class Maven:
     def says(self, folder: str, name: str, *jars: Path) -> str:
         """What the class `name` of a built project says."""
         built = self.desk.home / folder / "target/classes"
-        text = f"public class Main {{ public static void main(String[] a) {{ System.out.print(acme.{name}.say()); }} }}"
-        main = self.desk.file("Main.java", text.encode())
-        return self.desk.run("java", "-cp", os.pathsep.join(map(str, [built, *jars])), main).stdout
+        return self.desk.run("java", *SHORT, "-cp", os.pathsep.join(map(str, [built, *jars])), f"acme.{name}").stdout
 
     def text(self, path: str) -> str:
         answer = self.desk.server.get(f"/maven/{self.name}/{path}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import Desk
+from tests.clients.jvm import SHORT
 from tests.support import clients
 
 _numbers = itertools.count(1)
@@ -30,7 +31,8 @@ class Gradle:
     def build(self, folder: str, script: str, *tasks: str, check: bool = True) -> str:
         self.desk.file(f"{folder}/settings.gradle", f"rootProject.name = '{folder}'".encode())
         self.desk.file(f"{folder}/build.gradle", script.encode())
-        return self.desk.run("gradle", "--no-daemon", "-g", self.home, "-p", self.desk.home / folder, "-S", *tasks, check=check).stdout
+        command = ("gradle", "--no-daemon", "-g", self.home, "-p", self.desk.home / folder, "-S", *tasks)
+        return self.desk.run(*command, check=check, JAVA_OPTS=" ".join(SHORT)).stdout
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import Desk
+from tests.clients.jvm import SHORT
 from tests.support import clients
 
 JAR = Path("/usr/share/java/ivy.jar")
@@ -31,7 +32,8 @@ class Ivy:
         user, password = self.desk.server.admin
         login = ("-realm", "Arkvory", "-host", "127.0.0.1", "-username", user, "-passwd", password)
         return self.desk.run(
-            "java", "-jar", JAR, "-settings", self.desk.home / "settings.xml", "-cache", self.desk.home / "cache", *arguments, *login
+            "java", *SHORT, "-jar", JAR, "-settings", self.desk.home / "settings.xml", "-cache", self.desk.home / "cache",
+            *arguments, *login,
         ).stdout
 
 

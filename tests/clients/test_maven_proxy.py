@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from tests.clients.conftest import Desk
-from tests.clients.jvm import DEBIAN, Maven, dependencies, java, pom
+from tests.clients.jvm import DEBIAN, SHORT, Maven, dependencies, java, pom
 from tests.support import clients
 from tests.support.nginx import Files
 
@@ -79,7 +79,7 @@ class Behind:
         local = self.desk.home / machine
         self.desk.run(
             "mvn", "-B", "-ntp", "-e", "-s", self.settings, f"-Dmaven.repo.local={local}", "-Dmaven.test.skip=true",
-            "-f", self.desk.home / folder, *arguments, MAVEN_OPTS="-Xmx256m -XX:TieredStopAtLevel=1",
+            "-f", self.desk.home / folder, *arguments, MAVEN_OPTS=" ".join(SHORT),
         )  # fmt: skip
         return local
 
