@@ -516,10 +516,10 @@ class Fetches:
         ways = [again if each.path == again.path else each for each in _asked_anew(plan)]
         return sorted(ways, key=lambda each: each is not again)
 
-    def bring(self, snapshot: Snapshot, path: str) -> Brought:
+    def bring(self, snapshot: Snapshot, path: str, *, stale: bool = True) -> Brought:
         """What is stored at a path of a proxy, fetched or compared first where that is due; what is not to be stored comes as it is.
 
-        Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either.
+        Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either; without `stale` also when it could not be compared.
         """
         order = Order.of(snapshot, path)
         absent = absent_at(snapshot.format, path, snapshot.name)
@@ -534,6 +534,8 @@ class Fetches:
         except NotStorable:
             return self.taken(order, absent)
         except UpstreamFailed as error:
+            if not stale:
+                raise
             failure = error
         found = self.look(order)
         _check_reason(path, found.reason)

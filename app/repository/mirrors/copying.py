@@ -88,7 +88,8 @@ class Prefetch(Chosen):
         return self.snapshot.upstream_url or ""
 
     def document(self, index: Index) -> Brought:
-        return self.fetches.bring(self.snapshot, index.path)
+        # A stale copy says nothing of what the upstream has now.
+        return self.fetches.bring(self.snapshot, index.path, stale=False)
 
     def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
         return self.fetches.ask(self.snapshot, wanted, at_most)
@@ -115,7 +116,7 @@ class Prefetch(Chosen):
         copied = here_at(self.database, snapshot.id, path)
         if copied is None:
             raise NotFound(f"{path!r} was deleted meanwhile")
-        return Copied(copied.sha256, copied.size, received=copied.size if outcome is Outcome.STORED else 0)
+        return Copied(copied.sha256, copied.size, received=copied.size if outcome is Outcome.STORED else None)
 
     def _here(self, order: Order, digest: str | None) -> Copied | None:
         """The copy where nobody need be asked: it is fresh, or the bytes that the upstream's list has just told."""

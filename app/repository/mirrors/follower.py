@@ -97,8 +97,8 @@ class Mirroring:
             return Run(self._database, begun, work, self._steps(row, repository, guide, documents), alone, self._count).go()
 
     def _count(self, copied: Copied) -> None:
-        self.files += bool(copied.received)
-        self.bytes += copied.received
+        self.files += copied.received is not None
+        self.bytes += copied.received or 0
 
     def _begin(self, mirror_id: int, guide: Guide) -> tuple[Any, Begun] | None:
         """A new round, or what is left of the last one; null when it is not there any more. Raises ArkvoryError."""

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -60,7 +60,7 @@ MOST_ATTEMPTS, FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 4, 5.0, 300.0
 MOST_FAILURES, MOST_FIRST_FAILURES = 20, 3
 # Pauses that the upstream asked for, one after the other, and the longest that is waited for.
 MOST_PAUSES, LONGEST_PAUSE_SECONDS = 3, 60.0
-LONGEST_PATH, LONGEST_MESSAGE = 300, 500
+LONGEST_CURSOR, LONGEST_MESSAGE = 300, 500
 HELD_SECONDS = 10.0
 # Of the end of the process, for what is under way.
 LAST_SECONDS = 3.0
@@ -120,30 +120,28 @@ class Cut(Exception):
 
 
 class Tally:
-    """What a run has done, for the row and the metrics."""
+    """What a run is at, and what went wrong, for the row."""
 
     def __init__(self, errors: tuple[Mapping[str, Any], ...]) -> None:
-        self.files = self.bytes = 0
         self.cursor = ""
         self._errors: deque[Mapping[str, Any]] = deque(errors, MOST_ERRORS)
 
-    def copied(self, copied: Copied) -> None:
-        self.files += bool(copied.received)
-        self.bytes += copied.received
-
     def failed(self, item: Item, message: str) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._errors.append({"at": at, "path": item.path[:LONGEST_PATH], "message": message[:LONGEST_MESSAGE]})
+        self.keep(self.paths - {item.path})
+        self._errors.append({"at": at, "path": item.path, "message": message[:LONGEST_MESSAGE]})
+
+    @property
+    def paths(self) -> set[str]:
+        """Of what went wrong."""
+        return {each["path"] for each in self._errors}
+
+    def keep(self, paths: Collection[str]) -> None:
+        """Errors of these; the others are mended."""
+        self._errors = deque((each for each in self._errors if each["path"] in paths), MOST_ERRORS)
 
     def told(self) -> dict[str, Any]:
-        """For the row: what was not told yet."""
-        files, size, self.files, self.bytes = self.files, self.bytes, 0, 0
-        return {"files": files, "bytes": size, "cursor": self.cursor[:LONGEST_PATH], "errors": json.dumps(list(self._errors))}
-
-    def untold(self, told: Mapping[str, Any]) -> None:
-        """It could not be written."""
-        self.files += told["files"]
-        self.bytes += told["bytes"]
+        return {"cursor": self.cursor[:LONGEST_CURSOR], "errors": json.dumps(list(self._errors))}
 
 
 class Run:
@@ -246,7 +244,6 @@ class Run:
             else:
                 copied = self._steps.copy(work, _KeptItem(self, self._work, work))
                 self._work.copied(work.item.path, copied)
-                self.tally.copied(copied)
                 self._count_too(copied)
             self._failures = self._pauses = 0
             self._had_any = True
@@ -348,14 +345,9 @@ class Run:
         self._alone.check()
         self._count(now)
         self._beat_at = now
-        told = self._told()
-        try:
-            with self._database.write() as connection:
-                row = connection.execute(_BEAT, told).first()
-                there = connection.execute(_THERE, {"id": self._begun.id}).first()
-        except ArkvoryError:
-            self.tally.untold(told)
-            raise
+        with self._database.write() as connection:
+            row = connection.execute(_BEAT, self._told()).first()
+            there = connection.execute(_THERE, {"id": self._begun.id}).first()
         if row is None:
             raise Cut("stopped", _why_not(there))
         self._alone.tell(self._words)
@@ -382,23 +374,26 @@ class Run:
     def _finish(self) -> str:
         """Nothing is left to do in this round. Raises ArkvoryError."""
         self._alone.check()
-        counts = self._work.counts()
-        if not self._work.has_failed_lists():
-            self._work.forget_unnamed()
-            counts = self._work.counts()
-        self._counts = counts
-        failed = counts["failed"]
+        self._work.forget_unnamed()
+        self._look_back()
+        failed = self._counts["failed"]
         values = {"state": "incomplete" if failed else "complete", "reason": f"{failed} could not be copied" if failed else None}
         with self._database.write() as connection:
             connection.execute(_FINISH, self._told() | values)
         return f"{values['state']}; {self._words}"
+
+    def _look_back(self) -> None:
+        self._counts = self._work.counts()
+        known = self.tally.paths
+        mended = known - self._work.unmended(known)
+        self.tally.keep(self.tally.paths - mended)
 
     def _tell_end(self, cut: Cut) -> None:
         """As far as that can be written."""
         try:
             if cut.state == "failed":
                 self._work.forgive()
-            self._counts = self._work.counts()
+            self._look_back()
             values = {"state": cut.state, "reason": cut.reason[:LONGEST_MESSAGE], "seconds": cut.seconds}
             with self._database.write() as connection:
                 connection.execute(_END, self._told() | values)
@@ -442,8 +437,7 @@ def _why_not(there: Any) -> str:
 
 
 _TALLY = (
-    "counts = cast(:counts as jsonb), errors = cast(:errors as jsonb), files = m.files + :files, bytes = m.bytes + :bytes, "
-    "cursor = :cursor, seen_at = clock_timestamp()"
+    "counts = cast(:counts as jsonb), errors = cast(:errors as jsonb), cursor = :cursor, seen_at = clock_timestamp()"
 )
 _BEAT = text(
     f"update arkvory_mirrors m set {_TALLY} where m.id = :id "

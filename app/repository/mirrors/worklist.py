@@ -44,11 +44,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What is here now; `received` are bytes that came for it just now."""
+    """What is here now; `received` are bytes that came for it just now, null where nothing was to come."""
 
     sha256: str
     size: int
-    received: int = 0
+    received: int | None = None
     etag: str | None = None
     last_modified: str | None = None
 
@@ -102,6 +102,9 @@ class WorkList:
             "path": path, "sha256": copied.sha256, "size": copied.size, "etag": copied.etag, "modified": copied.last_modified,
         }  # fmt: skip
         with self._database.write() as connection:
+            if copied.received is not None:
+                # With it, so that no kill comes between; the mirror's row first, as a run that begins takes them.
+                connection.execute(_COUNT_COPY, self._known | {"received": copied.received})
             connection.execute(_COPIED, self._known | values)
 
     def settle(self, item: Item, state: str, error: str | None = None) -> None:
@@ -141,9 +144,13 @@ class WorkList:
             return connection.execute(_TO_BE_DONE, values).first() is not None
 
     def forget_unnamed(self) -> None:
-        """After a round whose lists were all read: what none of them named is gone, what was gone before is forgotten. In batches."""
-        self._in_batches(_FORGET)
-        self._in_batches(_GONE)
+        """After a round: lists that it did not name are forgotten. Where all others were read, what none of them named is gone, and
+        what was gone before is forgotten too. In batches.
+        """
+        self._in_batches(_FORGET_LISTS)
+        if not self._has_failed_lists():
+            self._in_batches(_FORGET)
+            self._in_batches(_GONE)
 
     def _in_batches(self, statement: Any) -> None:
         while True:
@@ -151,13 +158,18 @@ class WorkList:
                 if connection.execute(statement, self._known | {"most": _SWEPT}).rowcount < _SWEPT:
                     return
 
-    def has_failed_lists(self) -> bool:
+    def _has_failed_lists(self) -> bool:
         """Whether something may not have been named for that reason alone."""
         with self._database.read() as connection:
             return connection.execute(_FAILED_LISTS, self._known).first() is not None
 
+    def unmended(self, paths: Collection[str]) -> set[str]:
+        """Those of which something failed, or is still to be tried."""
+        with self._database.read() as connection:
+            return set(connection.execute(_UNMENDED, self._known | {"paths": list(paths)}).scalars())
+
     def counts(self) -> dict[str, int]:
-        """Files by state, and `lists` that are still to be read; of lists only failed ones count otherwise."""
+        """Files by state, and `lists` that are still to be read; of lists only failed ones of this round count otherwise."""
         with self._database.read() as connection:
             rows = connection.execute(_COUNTS, self._known).all()
         self.named = sum(row.named for row in rows)
@@ -229,6 +241,7 @@ _COPIED = text(
     "update arkvory_mirror_items i set state = 'done', sha256 = :sha256, size = :size, etag = :etag, last_modified = :modified, "
     f"upload_id = null, validator = null, error = null where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
 )
+_COUNT_COPY = text("update arkvory_mirrors set files = files + 1, bytes = bytes + :received where id = :mirror")
 _SETTLE = text(
     "update arkvory_mirror_items i set state = :state, error = :error, upload_id = null, validator = null "
     f"where {_ONE} and i.state = 'todo'"
@@ -259,18 +272,27 @@ _NOTE_BROUGHT = text(
     "update arkvory_mirror_items i set sha256 = found.sha256 from found "
     "where i.mirror_id = found.mirror_id and i.kind = 'file' and i.path = found.path"
 )
-_FORGET = text(
-    "delete from arkvory_mirror_items where (mirror_id, kind, path) in (select i.mirror_id, i.kind, i.path from arkvory_mirror_items i "
-    f"where {_MINE} and i.round < :round and (i.kind = 'list' or i.state = 'gone') limit :most)"
+_FORGET_LISTS, _FORGET = (
+    text(
+        "delete from arkvory_mirror_items where (mirror_id, kind, path) in (select i.mirror_id, i.kind, i.path from arkvory_mirror_items i "
+        f"where {_MINE} and i.round < :round and {which} limit :most)"
+    )
+    for which in ("i.kind = 'list'", "i.state = 'gone'")
 )
 _GONE = text(
     "update arkvory_mirror_items set state = 'gone' where (mirror_id, kind, path) in (select i.mirror_id, i.kind, i.path "
     f"from arkvory_mirror_items i where {_MINE} and i.round < :round and i.state <> 'gone' limit :most)"
 )
-_FAILED_LISTS = text(f"select 1 from arkvory_mirror_items i where {_MINE} and i.kind = 'list' and i.state = 'failed' limit 1")
+_UNMENDED = text(
+    f"select i.path from arkvory_mirror_items i where {_MINE} and i.kind in ('file', 'list') and i.path = any(:paths) "
+    "and i.state in ('failed', 'todo')"
+)
+_FAILED_LISTS = text(
+    f"select 1 from arkvory_mirror_items i where {_MINE} and i.kind = 'list' and i.state = 'failed' and i.round = :round limit 1"
+)
 _COUNTS = text(
     "select i.kind, i.state, count(*), count(*) filter (where i.round = :round) as named "
-    f"from arkvory_mirror_items i where {_MINE} group by i.kind, i.state"
+    f"from arkvory_mirror_items i where {_MINE} and (i.kind = 'file' or i.round = :round) group by i.kind, i.state"
 )
 # From one mirror's rows to the next by the index, whatever their number.
 _ORPHANS = text(
