@@ -23,6 +23,7 @@ from sqlalchemy import Row
 
 from app.protocols.maven.names import Coordinates, File, is_snapshot, parse
 from app.protocols.maven.versions import in_order
+from app.repository.names import PATH_BYTES
 from app.storage import OpenBlob
 
 log = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ def _metadata(folder: str, root: Element, raw: bytes) -> Told:
     snapshot, builds = _child(versioning, "snapshot"), _child(versioning, "snapshotVersions")
     stamp = _text(snapshot, "timestamp"), _text(snapshot, "buildNumber")
     return Told(
-        versions=[each.text.strip() for each in _children(_child(versioning, "versions"), "version") if each.text],
+        versions=[text for each in _children(_child(versioning, "versions"), "version") if (text := _usable(each))],
         builds=[build for each in _children(builds, "snapshotVersion") if (build := _build(folder, each)) is not None],
         plugins=[
             Plugin(_text(each, "artifactId"), _text(each, "name"), _text(each, "prefix"))
@@ -177,7 +178,13 @@ def _child(element: Element | None, name: str) -> Element | None:
 
 def _text(element: Element | None, name: str) -> str:
     found = _child(element, name)
-    return "" if found is None or found.text is None else found.text.strip()
+    return "" if found is None else _usable(found)
+
+
+def _usable(element: Element) -> str:
+    """Its text; empty where it is longer than any path, and so of nothing that there is."""
+    text = (element.text or "").strip()
+    return text if len(text) <= PATH_BYTES else ""
 
 
 # What is made of it

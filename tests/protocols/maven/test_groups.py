@@ -306,6 +306,13 @@ def test_versions_are_those_of_members_and_upstream_whatever_the_upstream_does(p
     assert proxied.read("org/acme/none/maven-metadata.xml").status_code == 502
 
 
+def test_a_version_that_is_longer_than_any_path_is_none(proxied: Room, upstream: FakeUpstream) -> None:
+    at = f"{LIB}/maven-metadata.xml"
+    proxied.stored("one", release("1.5"))
+    upstream.put(f"/{at}", listed("1.0", "9" * 5000, "1." * 3000 + "1"))
+    assert proxied.values(at, "version") == ["1.0", "1.5"]
+
+
 def test_snapshots_are_deployed_through_a_group_whatever_becomes_of_an_upstream_of_releases(proxied: Room, upstream: FakeUpstream) -> None:
     """mvn reads the metadata of a snapshot before it deploys one; of one that the proxy's policy leaves out its upstream need not tell."""
     upstream.stop()
