@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 # Between two looks. On a single node nobody else changes anything, and whoever does wakes it.
 LOOK_SECONDS = {"worker": 1.0, "web": 5.0, "single": 30.0}
 PATIENCE_SECONDS = 30.0
-# Runs of families at once; what is no family's never waits.
-MOST_OF_FAMILIES = 16
+# Runs of one family at once: what takes days in one keeps no other from its turn. What is no family's never waits.
+MOST_OF_FAMILY = 16
 TELL_SECONDS = 2.0
 STOP_SECONDS = 5.0
 
@@ -84,6 +84,8 @@ class JobRunner:
         if self._plan(known.values(), entries):
             entries = self._house.schedule.look(patience)
         waiting = [(entries[name].due_in, job) for name, job in known.items() if name in entries and name not in self._running]
+        # Who has waited for the longest comes first, so that none is always behind others.
+        waiting.sort(key=lambda each: entries[each[1].name].next_at)
         for due_in, job in waiting:
             if due_in <= 0 and self._has_room(job):
                 self._running[job.name] = gevent.spawn(self._run_alone, job)
@@ -121,7 +123,8 @@ class JobRunner:
         return bool(new)
 
     def _has_room(self, job: Job) -> bool:
-        return "/" not in job.name or sum("/" in name for name in self._running) < MOST_OF_FAMILIES
+        kind, slash, _ = job.name.partition("/")
+        return not slash or sum(name.startswith(f"{kind}/") for name in self._running) < MOST_OF_FAMILY
 
     # -- running it
 

@@ -236,6 +236,30 @@ def test_jobs_of_a_family_come_and_go_with_their_rows(make_member: MakeMember, r
     eventually(lambda: [row[0] for row in member.rows("select name from arkvory_jobs")] == ["mirror/one"])
 
 
+def test_a_family_of_which_too_many_run_keeps_no_other_from_its_turn_and_the_longest_wait_ends_first(
+    make_member: MakeMember, runners: Runners, hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "MOST_OF_FAMILY", 2)
+    member = make_member()
+    works = [Work(f"mirror/{number}") for number in range(4)]
+    for each in works:
+        each.go.clear()
+    other = Work("completion/1")
+    mirrors = Family("mirror", lambda connection: [each.by("me") for each in works])
+    member.parts.schedule.plan([schedule.Planned(each.name, 60.0, "") for each in works])
+    member.rows("update arkvory_jobs set next_at = now() - make_interval(mins => substring(name from 8)::int)")
+    runners.of(member, families=(mirrors, Family("completion", lambda connection: [other.by("me")])))
+    eventually(lambda: other.ended and works[3].runs and works[2].runs)
+    gevent.sleep(0.3)
+    assert not works[0].runs and not works[1].runs
+    works[3].go.set()
+    eventually(lambda: works[1].runs)
+    assert not works[0].runs
+    for each in works:
+        each.go.set()
+    eventually(lambda: works[0].ended)
+
+
 def test_a_family_that_cannot_be_told_stops_no_other_job_and_loses_none(make_member: MakeMember, runners: Runners, hasty: None) -> None:
     member = make_member()
     good = [True]
