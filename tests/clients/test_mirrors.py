@@ -96,11 +96,17 @@ def test_a_proxy_follows_verdaccio_by_names(server: Server, verdaccio: Verdaccio
     server.repository("js", "npm", kind="proxy", upstream_url=address)
     after = follow(server, "js", names=["lib", "@acme/base"])
     assert after["state"] == "complete", after
-    assert stored(server, "js") == {"lib/-/lib-1.0.0.tgz", "lib/-/lib-1.1.0.tgz", "@acme/base/-/base-2.0.0.tgz"}
+    tarballs = {"lib/-/lib-1.0.0.tgz", "lib/-/lib-1.1.0.tgz", "@acme/base/-/base-2.0.0.tgz"}
+    assert stored(server, "js") == tarballs
+    server.repository("js-own", "npm")
+    after = follow(server, "js-own", names=["lib", "@acme/base"], upstream_url=address)
+    assert (after["state"], stored(server, "js-own")) == ("complete", tarballs), after
+    theirs, ours = (server.get(f"/npm/{name}/lib").json() for name in ("js", "js-own"))
+    assert (ours["dist-tags"], ours["time"]["1.0.0"]) == (theirs["dist-tags"], theirs["time"]["1.0.0"])
 
 
 @pytest.mark.soak
-def test_a_proxy_follows_the_catalog_of_docker_registry(server: Server, tmp_path: Path) -> None:
+def test_a_proxy_and_a_hosted_repository_follow_the_catalog_of_docker_registry(server: Server, tmp_path: Path) -> None:
     """With a layer that comes in parts."""
     layers = [noise(20_000), noise(9 * 1024 * 1024, 2)]
     body = manifest_of(*layers)
@@ -114,9 +120,13 @@ def test_a_proxy_follows_the_catalog_of_docker_registry(server: Server, tmp_path
         server.repository("hub", "oci", kind="proxy", upstream_url=there.url, public=True)
         after = follow(server, "hub")
         assert after["state"] == "complete", json.dumps(after)
-    assert server.get("/v2/hub/team/app/manifests/1.0", auth=None).content == body
-    for blob in layers:
-        assert server.get(f"/v2/hub/team/app/blobs/{digest_of(blob)}", auth=None).content == blob
+        server.repository("hub-own", "oci", public=True)
+        after = follow(server, "hub-own", upstream_url=there.url)
+        assert after["state"] == "complete", json.dumps(after)
+    for name in ("hub", "hub-own"):
+        assert server.get(f"/v2/{name}/team/app/manifests/1.0", auth=None).content == body
+        for blob in layers:
+            assert server.get(f"/v2/{name}/team/app/blobs/{digest_of(blob)}", auth=None).content == blob
 
 
 class Other:

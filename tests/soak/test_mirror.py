@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -15,7 +16,10 @@ from sqlalchemy.pool import NullPool
 
 from app.repository.parts import PART
 from tests.conftest import MakeCluster, MakeServer
+from tests.protocols.npm.packages import dist_of, tarball
+from tests.protocols.oci.conftest import MANIFEST, digest_of, manifest_of
 from tests.support.server import Server
+from tests.support.upstreams import FakeUpstream, noise
 from tests.support.warehouse import Goods, Warehouse
 
 pytestmark = pytest.mark.soak
@@ -94,11 +98,10 @@ def test_a_mirror_that_is_killed_and_goes_on_copies_nothing_twice(make_server: M
 
 
 def memory(server: Server) -> int:
-    """Of its workers, in bytes."""
+    """Of its workers the largest, in bytes; 0 while there are none."""
     try:
-        workers = [each for each in psutil.Process(server.pid).children(recursive=True) if "gunicorn" in " ".join(each.cmdline())]
-        return max(each.memory_info().rss for each in workers)
-    except (psutil.Error, ValueError):
+        return max((psutil.Process(pid).memory_info().rss for pid in server.workers()), default=0)
+    except psutil.Error:
         return 0
 
 
@@ -125,6 +128,58 @@ def test_another_process_of_the_cluster_goes_on_when_the_one_that_ran_it_is_kill
     print(f"\n{sent - size} bytes of {size} were sent again")
     assert 0 <= sent - size <= CONCURRENCY * PART
     source.stop()
+
+
+def test_a_long_packument_and_many_tags_leave_memory_as_it_was(make_server: MakeServer) -> None:
+    """Hosted repositories: 5,000 versions in 50 MB of which two are wanted, and 300 tags of one image; three rounds of each."""
+    source, server = FakeUpstream().start(), make_server(ARKVORY_CAPACITY_BYTES=str(2**33))
+    packument(source, 5_000, wanted=("4998.0.0", "4999.0.0"))
+    image(source, [f"t{number}" for number in range(300)])
+    server.repository("js", "npm"), server.repository("hub", "oci")
+    before, seconds = memory(server), []
+    largest = before
+    for name, settings in (("js", {"names": ["p"], "include": ["p@4998.0.0", "p@4999.0.0"]}), ("hub", {"names": ["app"]})):
+        where = f"/api/v1/repositories/{name}/mirror"
+        assert server.request("PUT", where, json={"upstream_url": source.url, **settings}).status_code == 201
+        for round_ in range(1, 4):
+            began = time.monotonic()
+            while (now := server.get(where).json())["round"] < round_ or now["state"] != "complete":
+                assert time.monotonic() < began + 300, now
+                largest = max(largest, memory(server))
+                time.sleep(0.2)
+            seconds.append((name, round(time.monotonic() - began, 1)))
+            assert round_ == 3 or server.post(f"{where}/run").status_code == 202
+    after = memory(server)
+    source.stop()
+    print(f"\nseconds by round: {seconds}; server {before >> 20} MiB before, {largest >> 20} at most, {after >> 20} after")
+    assert set(server.get("/npm/js/p").json()["versions"]) == {"4998.0.0", "4999.0.0"}
+    assert len(server.get("/v2/hub/app/tags/list").json()["tags"]) == 300
+    assert largest - before < 100 * 2**20
+
+
+def packument(source: FakeUpstream, count: int, wanted: Sequence[str]) -> None:
+    bodies = {version: tarball("p", version) for version in wanted}
+    dists = {version: dist_of(body) for version, body in bodies.items()}
+    some = dist_of(b"")
+    versions = {}
+    for version in (f"{number}.0.0" for number in range(count)):
+        dist = {**dists.get(version, some), "tarball": f"{source.url}/p/-/p-{version}.tgz"}
+        versions[version] = {"name": "p", "version": version, "description": "long " * 2_000, "dist": dist}
+    document = {"name": "p", "dist-tags": {"latest": wanted[-1]}, "versions": versions, "time": {}}
+    source.put("/p", json.dumps(document).encode(), headers={"Content-Type": "application/json"})
+    for version, body in bodies.items():
+        source.put(f"/p/-/p-{version}.tgz", body)
+
+
+def image(source: FakeUpstream, tags: Sequence[str]) -> None:
+    layer = noise(100_000)
+    body = manifest_of(layer)
+    for each in (b"{}", layer):
+        source.put(f"/v2/app/blobs/{digest_of(each)}", each)
+    for name in (*tags, digest_of(body)):
+        headers = {"Content-Type": MANIFEST, "Docker-Content-Digest": digest_of(body)}
+        source.put(f"/v2/app/manifests/{name}", body, headers=headers)
+    source.put("/v2/app/tags/list", json.dumps({"name": "app", "tags": list(tags)}).encode())
 
 
 def wait_until(true: Callable[[], bool], seconds: float) -> None:

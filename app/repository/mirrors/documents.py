@@ -1,26 +1,37 @@
-"""What one run has read of its upstream a moment ago, in files without names: what is made of it next asks nobody again.
+"""What one run has read of its upstream a moment ago: what is made of it next asks nobody again.
 
-The latest few are kept, whatever their number in all. Where one went meanwhile it is fetched anew.
+The latest are kept, whatever their number in all: short ones (manifests of images) in memory, a few long ones (packuments, indexes) in
+files without names. Where one went meanwhile it is fetched anew.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from app.cache.single import SingleFlight
 from app.repository.reading import Brought
 
-MOST, MOST_BYTES = 64, 256 * 1024 * 1024
+SHORT, MOST_SHORT = 32 * 1024, 256
+# Each holds a descriptor.
+MOST_LONG, MOST_BYTES = 8, 256 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class _Short:
+    body: bytes
+    address: str
 
 
 class Documents:
     """By the path that they are known by."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
-        self._kept: OrderedDict[str, Brought] = OrderedDict()
+    def __init__(self) -> None:
+        self._short: OrderedDict[str, _Short] = OrderedDict()
+        self._long: OrderedDict[str, Brought] = OrderedDict()
         self._fetching: SingleFlight[None] = SingleFlight()
         self._closed = False
 
@@ -31,23 +42,27 @@ class Documents:
         return fetch() if known is None else known
 
     def known(self, path: str) -> Brought | None:
-        found = self._kept.get(path)
-        if found is None:
-            return None
-        self._kept.move_to_end(path)
-        return _again(found)
+        if path in self._short:
+            self._short.move_to_end(path)
+            return _opened(self._short[path])
+        if path in self._long:
+            self._long.move_to_end(path)
+            return _again(self._long[path])
+        return None
 
     def keep(self, path: str, document: Brought) -> None:
         """It is this one's from now on."""
+        self._forget(path)
         if self._closed:
             document.close()
-            return
-        former = self._kept.pop(path, None)
-        if former is not None:
-            former.close()
-        self._kept[path] = document
-        while len(self._kept) > 1 and (len(self._kept) > self._most or sum(each.size for each in self._kept.values()) > MOST_BYTES):
-            self._kept.popitem(last=False)[1].close()
+        elif document.size <= SHORT:
+            self._short[path] = _Short(os.pread(document.fd, SHORT, 0), document.address)
+            document.close()
+            if len(self._short) > MOST_SHORT:
+                self._short.popitem(last=False)
+        else:
+            self._long[path] = document
+            self._make_room()
 
     def keep_too(self, path: str, document: Brought) -> None:
         """By another path, whoever has it."""
@@ -55,8 +70,27 @@ class Documents:
 
     def close(self) -> None:
         self._closed = True
-        while self._kept:
-            self._kept.popitem()[1].close()
+        self._short.clear()
+        while self._long:
+            self._long.popitem()[1].close()
+
+    def _forget(self, path: str) -> None:
+        self._short.pop(path, None)
+        former = self._long.pop(path, None)
+        if former is not None:
+            former.close()
+
+    def _make_room(self) -> None:
+        """The latest stays, however long it is."""
+        while len(self._long) > 1 and (len(self._long) > MOST_LONG or sum(each.size for each in self._long.values()) > MOST_BYTES):
+            self._long.popitem(last=False)[1].close()
+
+
+def _opened(document: _Short) -> Brought:
+    with tempfile.TemporaryFile() as file:
+        file.write(document.body)
+        file.flush()
+        return Brought(os.dup(file.fileno()), len(document.body), document.address)
 
 
 def _again(document: Brought) -> Brought:
