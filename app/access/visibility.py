@@ -1,4 +1,4 @@
-"""Which repositories a caller may know of, as a condition of SQL for lists; one at a time it is `Access.require_known`."""
+"""Which repositories a caller may know of, or manages, as conditions of SQL for lists; one at a time it is `Access`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ KNOWN = (
     "and (:everything or r.creator_id = :user "
     f"or exists (select 1 from arkvory_rules a where a.repository_id = r.id and {APPLIES}))))"
 )
+# As `Access.require_whole` for `manage`, of a user whose token may manage.
+MANAGED = (
+    "((cast(:scope as bigint[]) is null or r.id = any(cast(:scope as bigint[]))) and (:everything or r.creator_id = :user "
+    "or exists (select 1 from arkvory_rules a where a.repository_id = r.id and 'manage' = any(a.permissions) "
+    f"and coalesce(a.path_prefix, '') = '' and {APPLIES})))"
+)
 
 
 def subject(identity: Identity | None) -> dict[str, Any]:
-    """The parameters of `KNOWN` for somebody or nobody."""
+    """The parameters of these for somebody or nobody."""
     scope = identity.token.repositories if identity is not None and identity.token is not None else None
     deploy = identity.deploy if identity is not None else None
     if deploy is not None:

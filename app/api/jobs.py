@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +19,7 @@ from app.database.paging import Page
 from app.errors import NotFound
 from app.http.identity import caller
 from app.http.parts import parts
+from app.repository.mirrors.settings import followers
 
 blueprint = Blueprint("jobs", "What runs by itself")
 
@@ -30,8 +32,9 @@ def list_jobs(query: dict[str, Any]) -> Document:
     house, after, limit = parts(), one(key_of(query["cursor"], str), ""), query["limit"]
     with house.database.read() as connection:
         _require_administrator(connection)
-        found = [each for each in schedule.entries(connection) if each.name > after]
-    return page_document(Page(found[:limit], (found[limit - 1].name,) if len(found) > limit else None), _job_document)
+        found, names = [each for each in schedule.entries(connection) if each.name > after], followers(connection)
+    page = Page(found[:limit], (found[limit - 1].name,) if len(found) > limit else None)
+    return page_document(page, lambda entry: _job_document(entry, names))
 
 
 @blueprint.route("/jobs/runs", methods=["POST"])
@@ -44,17 +47,17 @@ def run_job(body: dict[str, Any]) -> Document:
         _require_administrator(connection)
         if not schedule.ask(connection, name):
             raise NotFound(f"there is no job {name!r}; GET /api/v1/jobs lists those that there are")
-        found = next(each for each in schedule.entries(connection) if each.name == name)
+        found, names = next(each for each in schedule.entries(connection) if each.name == name), followers(connection)
     house.schedule.changed.set()
-    return _job_document(found)
+    return _job_document(found, names)
 
 
 def _require_administrator(connection: Connection) -> None:
     Authority(parts().identities).administrator(connection, caller())
 
 
-def _job_document(entry: Entry) -> Document:
-    return asdict(entry) | {"state": _state(entry)}
+def _job_document(entry: Entry, followers: Mapping[str, str]) -> Document:
+    return asdict(entry) | {"repository": followers.get(entry.name), "state": _state(entry)}
 
 
 def _state(entry: Entry) -> str:

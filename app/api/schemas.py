@@ -214,26 +214,30 @@ class QuarantineOut(Schema):
 
 
 class MirrorSettingsIn(Schema):
+    """PUT takes the defaults for what is absent, and PATCH leaves it as it is."""
+
     source = fields.String(
-        load_default="index",
         validate=OneOf(SOURCES),
-        metadata={"description": "index: the format's own lists; arkvory: another Arkvory's list of the artifacts of a repository"},
+        metadata={
+            "description": "index: the format's own lists; arkvory: another Arkvory's list of the artifacts of a repository",
+            "default": "index",
+        },
     )
     names = fields.List(
-        Words(), load_default=list, validate=Length(0, MOST_NAMES),
+        Words(), validate=Length(0, MOST_NAMES),
         metadata={"description": "what is followed: projects, packages, images, group:artifact, folders; none: all that the upstream has"},
     )  # fmt: skip
-    include = fields.List(Words(), load_default=list, metadata={"description": "patterns as `allow` of a proxy; none: everything"})
+    include = fields.List(Words(), metadata={"description": "patterns as `allow` of a proxy; none: everything"})
     # A schema has an `exclude` of its own.
     left_out = fields.List(
-        Words(), load_default=list, data_key="exclude", attribute="exclude", metadata={"description": "patterns as `block` of a proxy"}
+        Words(), data_key="exclude", attribute="exclude", metadata={"description": "patterns as `block` of a proxy"}
     )
-    every_seconds = _whole(LEAST_SECONDS, MOST_SECONDS, load_default=3600)
-    enabled = Flag(load_default=True)
-    concurrency = _whole(1, MOST_AT_ONCE, load_default=4, metadata={"description": "files that are copied at once"})
-    upstream_url = Words(load_default=None, allow_none=True, metadata={"description": "of hosted repositories: what they follow"})
+    every_seconds = _whole(LEAST_SECONDS, MOST_SECONDS, metadata={"default": 3600})
+    enabled = Flag(metadata={"default": True})
+    concurrency = _whole(1, MOST_AT_ONCE, metadata={"description": "files that are copied at once", "default": 4})
+    upstream_url = Words(allow_none=True, metadata={"description": "of hosted repositories: what they follow"})
     upstream = fields.Nested(
-        UpstreamIn, load_default=None, allow_none=True, metadata={"description": "of hosted repositories; absent: as it was"}
+        UpstreamIn, allow_none=True, metadata={"description": "of hosted repositories; what is absent in it stays as it was"}
     )
 
 
@@ -254,6 +258,7 @@ class MirrorCountsOut(Schema):
 
 class MirrorOut(Schema):
     repository = fields.String()
+    job = fields.String(metadata={"description": "which of the jobs it is"})
     source = fields.String()
     names = fields.List(fields.String())
     include = fields.List(fields.String())
@@ -279,6 +284,20 @@ class MirrorOut(Schema):
     ended_at = Instant(allow_none=True)
     succeeded_at = Instant(allow_none=True)
     created_at = Instant()
+
+
+class MirrorProgressOut(Schema):
+    repository = fields.String()
+    job = fields.String()
+    enabled = fields.Boolean()
+    every_seconds = fields.Integer()
+    state = fields.String()
+    reason = fields.String(allow_none=True)
+    counts = fields.Nested(MirrorCountsOut)
+    lag_seconds = fields.Integer()
+    next_at = Instant(allow_none=True)
+    succeeded_at = Instant(allow_none=True)
+    failures = fields.Integer(metadata={"description": "of its job in a row"})
 
 
 class HoldIn(Schema):
@@ -664,6 +683,7 @@ class JobRunIn(Schema):
 
 class JobOut(Schema):
     name = fields.String()
+    repository = fields.String(allow_none=True, metadata={"description": "of a mirror: what follows its upstream"})
     description = fields.String()
     every_seconds = fields.Float(metadata={"description": "from beginning to beginning"})
     state = fields.String(metadata={"description": "waiting, running, or lost: its runner died, and another one takes it over"})

@@ -38,6 +38,10 @@ class Refused(Failed):
     """The server runs and said no: this credential may not do that."""
 
 
+class Absent(Failed):
+    """The server has no such thing."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What the command line said of the server to use."""
@@ -99,7 +103,7 @@ class Server:
         status, answer = self._send(method, f"{target}?{urlencode(asked)}", None if body is None else json.dumps(body).encode())
         document = _document(answer)
         if status >= 400:
-            raise (Refused if status in {401, 403} else Failed)(_reason(status, document, answer))
+            raise _FAILURES.get(status, Failed)(_reason(status, document, answer))
         return document
 
     def items(self, *path: str, most: int | None = None, **query: Any) -> Iterator[Any]:
@@ -112,6 +116,9 @@ class Server:
             left = None if left is None else left - len(page["items"])
             if cursor is None:
                 return
+
+
+_FAILURES: Mapping[int, type[Failed]] = {401: Refused, 403: Refused, 404: Absent}
 
 
 @dataclass(frozen=True)

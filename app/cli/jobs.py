@@ -15,8 +15,8 @@ def _seconds(document: Any) -> str | None:
 
 
 _JOBS = (
-    field("name", "JOB"), ("EVERY", lambda each: f"{each['every_seconds']:g} s"), field("state"), field("runner"), field("began_at"),
-    ("TOOK", _seconds), field("outcome"), field("failures"), field("next_at", "NEXT"), field("said"),
+    field("name", "JOB"), field("repository"), ("EVERY", lambda each: f"{each['every_seconds']:g} s"), field("state"), field("runner"),
+    field("began_at"), ("TOOK", _seconds), field("outcome"), field("failures"), field("next_at", "NEXT"), field("said"),
 )  # fmt: skip
 
 

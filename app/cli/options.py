@@ -74,6 +74,13 @@ def ask(question: str, yes: bool) -> None:
     click.confirm(question, abort=True)
 
 
+def secret(question: str, *, from_input: bool) -> str:
+    """Asked for, or one line of standard input where that is no terminal."""
+    if from_input or not sys.stdin.isatty():
+        return line_of_input()
+    return str(click.prompt(question, hide_input=True))
+
+
 def line_of_input() -> str:
     """One line of standard input, such as a password that a program hands over."""
     return sys.stdin.readline().rstrip("\r\n")

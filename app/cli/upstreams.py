@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TextIO
 
 import click
 
-from app.cli.options import line_of_input
+from app.cli.options import secret
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,8 @@ class UpstreamOptions:
     def body(self) -> dict[str, Any]:
         """For the API: `upstream_url` and `upstream`, where something was said of them."""
         described: dict[str, Any] = {"username": self.upstream_user, "http_proxy": self.http_proxy, "connections": self.connections}
-        if self.upstream_password_stdin or (self.upstream_password and not sys.stdin.isatty()):
-            described["password"] = line_of_input()
-        elif self.upstream_password:
-            described["password"] = click.prompt("Password at the upstream", hide_input=True)
+        if self.upstream_password or self.upstream_password_stdin:
+            described["password"] = secret("Password at the upstream", from_input=self.upstream_password_stdin)
         if self.upstream_header:
             described["headers"] = dict(_header(each) for each in self.upstream_header)
         if self.upstream_ca is not None:

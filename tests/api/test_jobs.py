@@ -29,7 +29,7 @@ def test_an_administrator_lets_a_job_run_at_once(server: Server) -> None:
     assert arkvory("jobs", "run", "cleanup", **there).stdout.startswith("cleanup begins within seconds")
     eventually(lambda: str(job(server, "cleanup")["began_at"]) > before, 20)
     shown = arkvory("jobs", **there).stdout.splitlines()
-    assert shown[0].split()[:4] == ["JOB", "EVERY", "STATE", "RUNNER"] and any(line.startswith("cleanup  ") for line in shown)
+    assert shown[0].split()[:5] == ["JOB", "REPOSITORY", "EVERY", "STATE", "RUNNER"] and any(line.startswith("cleanup  ") for line in shown)
     assert {each["name"] for each in json.loads(arkvory("jobs", "--json", **there).stdout)} >= {"cleanup"}
     problem(server.post("/api/v1/jobs/runs", json={"name": "none"}), 404, "not_found")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import gevent
@@ -35,10 +36,26 @@ def test_the_whole_life_of_a_mirror(server: Server, here: Run, upstream: FakeUps
     assert (made["every_seconds"], made["exclude"], made["source"]) == (600, ["x*"], "index")
     done = here("mirror", "run", "followed", "--wait")
     assert done.stdout == "complete: 2 files are here\n"
+    # What is not named stays; what is taken away by its name goes.
+    paused = document(here("mirror", "set", "followed", "--disabled", "--name", "a.txt", "--name", "b/", "--json"))
+    assert (paused["enabled"], paused["every_seconds"], paused["exclude"], paused["names"]) == (False, 600, ["x*"], ["a.txt", "b/"])
+    resumed = document(here("mirror", "set", "followed", "--enabled", "--unset", "name", "--json"))
+    assert (resumed["enabled"], resumed["every_seconds"], resumed["exclude"], resumed["names"]) == (True, 600, ["x*"], [])
+    assert here("mirror", "set", "followed", "--exclude", "y", "--unset", "exclude", check=False).returncode == 2
+    here("mirror", "run", "followed", "--wait")
+    assert re.search(r"^followed +mirror/\d+ +every 600 s +complete +\d+ s +2 +0 +0 ", here("mirror", "list").stdout, re.M)
+    assert re.search(r"^mirror/\d+ +followed +600 s ", here("jobs").stdout, re.M)
+    here("mirror", "set", "followed", "--name", "a.txt", "--name", "none/")
+    assert here("mirror", "run", "followed", "--wait", check=False).returncode == 1
+    told = here("doctor").stdout
+    assert re.search(r"^WARN +mirrors +that of followed \(mirror/\d+\) is incomplete: 1 could not be copied$", told, re.M)
+    here("mirror", "set", "followed", "--unset", "name")
+    assert here("mirror", "run", "followed", "--wait").stdout == "complete: 2 files are here\n"
     upstream.stop()
     assert server.get("/raw/followed/b/c.txt", auth=None).content == b"too"
     shown = here("mirror", "show", "followed").stdout
     assert "STATE" in shown and "complete" in shown and "every 600 s" in shown
+    assert re.search(r"^CURSOR +(-|b/)$", shown, re.M) and re.search(r"^UPSTREAM USER +-$", shown, re.M)
     metrics = server.get("/metrics", auth=None).text
     assert "arkvory_mirror_files_total 2.0" in metrics
     eventually(lambda: 'arkvory_mirror_done{repository="followed"} 2.0' in server.get("/metrics", auth=None).text, 30)
@@ -70,9 +87,25 @@ def test_a_mirror_of_another_arkvory_brings_all_of_a_repository(server: Server, 
 def test_what_cannot_be_followed_is_refused_in_words(server: Server, here: Run) -> None:
     server.repository("plain")
     refused = here("mirror", "set", "plain", check=False)
-    assert refused.returncode == 1 and "the upstream's address" in refused.stderr
+    assert refused.returncode == 1 and "say what it follows: --upstream URL" in refused.stderr
+    answer = server.request("PUT", "/api/v1/repositories/plain/mirror", json={"every_seconds": 60})
+    assert answer.status_code == 422 and "say what it follows: upstream_url" in answer.json()["detail"]
+    assert server.request("PATCH", "/api/v1/repositories/plain/mirror", json={"every_seconds": 60}).status_code == 404
     answer = server.request("PUT", "/api/v1/repositories/plain/mirror", json={"upstream_url": "http://127.0.0.1:1/x", "every_seconds": 5})
     assert answer.status_code == 422 and "every_seconds" in json.dumps(answer.json())
     assert server.get("/api/v1/repositories/plain/mirror").status_code == 404
     assert server.post("/api/v1/repositories/plain/mirror/run").status_code == 404
     assert server.get("/api/v1/repositories/plain/mirror", auth=None).status_code == 401
+
+
+def test_a_password_comes_by_standard_input_and_the_user_is_shown(server: Server, here: Run) -> None:
+    """Without Python's own words about terminals."""
+    server.repository("copied")
+    at = ("--upstream", "http://127.0.0.1:1/x", "--upstream-user", "ada")
+    for option, given in (("--upstream-password-stdin", "one\n"), ("--upstream-password", "two\n")):
+        made = here("mirror", "set", "copied", "--disabled", *at, option, text=given)
+        assert made.stderr == "" and re.search(r"^UPSTREAM USER +ada$", made.stdout, re.M)
+    shown = server.get("/api/v1/repositories/copied/mirror").json()
+    assert (shown["upstream"], shown["enabled"]) == ({"username": "ada", "password": True}, False)
+    taken = document(here("mirror", "set", "copied", "--unset", "upstream-password", "--json"))
+    assert (taken["upstream"], taken["upstream_url"]) == ({"username": "ada"}, "http://127.0.0.1:1/x")

@@ -285,6 +285,13 @@ def test_only_who_manages_a_repository_sees_and_sets_its_mirror(following: Follo
     with pytest.raises(Forbidden, match="administrator"):
         mirrors.put(ada, "files", MirrorSettings(upstream_url=upstream.url))
     mirrors.put(ADMIN, "files", MirrorSettings(upstream_url=upstream.url))
+    assert [each.repository for caller in (ada, bob, ADMIN) for each in mirrors.list(caller, 10).items] == ["files", "files"]
+    assert not mirrors.list(ADMIN, 10, after="files").items
+    with pytest.raises(Unauthenticated):
+        mirrors.list(NOBODY, 10)
+    assert mirrors.change(ada, "files", {"every_seconds": 120}).upstream_url == upstream.url
+    with pytest.raises(Forbidden):
+        mirrors.change(bob, "files", {"every_seconds": 60})
     # Of the same one she may change the rest.
     assert mirrors.put(ada, "files", MirrorSettings(upstream_url=upstream.url, every_seconds=60)).every_seconds == 60
     serve(upstream, {"a": b"a"})

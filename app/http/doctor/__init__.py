@@ -4,7 +4,7 @@
     storage.py         the data directory: modes, room, the disk
     mounts.py          the file system below the blobs
     database.py        PostgreSQL: reachable, migrated, counted right
-    upkeep.py          jobs, quotas
+    upkeep.py          jobs, mirrors, quotas
     cluster.py         the processes that work together
     findings.py        one line of the result
 

@@ -18,7 +18,7 @@ from app.database.pools import database_errors
 from app.database.sessions import require_sessions
 from app.errors import ArkvoryError, DatabaseAway, Unavailable
 from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
-from app.http.doctor.upkeep import examine_jobs, examine_quotas
+from app.http.doctor.upkeep import examine_jobs, examine_mirrors, examine_quotas
 from app.storage.filesystem import free_bytes
 from config import Settings
 
@@ -27,6 +27,7 @@ CLOCK_WARN_SECONDS = 2.0
 CLOCK_FAIL_SECONDS = 60.0
 MOST_SHOWN = 5
 Check = Callable[[Connection], Finding]
+Checks = Callable[[Connection], Finding | list[Finding]]
 
 
 def examine_database(settings: Settings, database: Database, owns_storage: Callable[[], bool] | None) -> list[Finding]:
@@ -38,17 +39,19 @@ def examine_database(settings: Settings, database: Database, owns_storage: Calla
     found.append(run_check(database, "clock", _clock))
     found.append(_sessions(database))
     if has_tables(database):
-        found += [run_check(database, name, check) for name, check in _table_checks(settings, owns_storage)]
+        for name, check in _table_checks(settings, owns_storage):
+            found += run_checks(database, name, check)
     return found
 
 
-def _table_checks(settings: Settings, owns_storage: Callable[[], bool] | None) -> Iterator[tuple[str, Check]]:
+def _table_checks(settings: Settings, owns_storage: Callable[[], bool] | None) -> Iterator[tuple[str, Checks]]:
     yield "ownership", lambda connection: _ownership(connection, owns_storage)
     yield "switches", _switches
     yield "counters", _counters
     yield "capacity", lambda connection: _capacity(connection, settings)
     yield "quotas", examine_quotas
     yield "jobs", lambda connection: examine_jobs(connection, serving=owns_storage is not None)
+    yield "mirrors", examine_mirrors
     yield "uploads", lambda connection: _uploads(connection, settings)
     yield "blobs", lambda connection: _blobs(connection, settings)
     yield "administrator", lambda connection: _administrator(connection, settings)
@@ -56,15 +59,19 @@ def _table_checks(settings: Settings, owns_storage: Callable[[], bool] | None) -
 
 def run_check(database: Database, name: str, check: Check) -> Finding:
     """In a transaction of its own. A check that cannot be made is no fault yet."""
+    (found,) = run_checks(database, name, check)
+    return found
+
+
+def run_checks(database: Database, name: str, check: Checks) -> list[Finding]:
+    """The same, of a check that may have several lines."""
     try:
         with database.read() as connection:
-            return check(connection)
+            found = check(connection)
+            return found if isinstance(found, list) else [found]
     except (ArkvoryError, DBAPIError) as error:
-        return warn(
-            name,
-            f"could not be checked: {reason(error)}",
-            "run the doctor again when the server is less busy, or look into PostgreSQL's log",
-        )
+        words = f"could not be checked: {reason(error)}"
+        return [warn(name, words, "run the doctor again when the server is less busy, or look into PostgreSQL's log")]
 
 
 def _reachable(database: Database) -> Finding:

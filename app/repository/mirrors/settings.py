@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
 from app.access.authority import Authority
-from app.access.decision import Access
+from app.access.decision import MANAGE, Access
 from app.access.identity import Caller
 from app.access.rules import managed
+from app.access.visibility import MANAGED, subject
 from app.cache.changes import Transaction, Transactions
 from app.cache.snapshots import Snapshot
 from app.cluster.schedule import Schedule, ask
 from app.database.engines import Database
 from app.database.locks import Step
+from app.database.paging import Page, page
 from app.errors import Conflict, Invalid, NotAllowedHere, NotFound
 from app.repository.mirrors import arkvory
 from app.repository.mirrors.guides import Guide
@@ -65,6 +67,7 @@ class Mirror:
     """A mirror as it is shown; `upstream` without anything secret, `lag_seconds` how old what the repository has may be."""
 
     repository: str
+    job: str
     source: str
     names: Sequence[str]
     include: Sequence[str]
@@ -91,6 +94,23 @@ class Mirror:
     created: bool = field(default=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of one mirror among many; `failures` of its job in a row."""
+
+    repository: str
+    job: str
+    enabled: bool
+    every_seconds: int
+    state: str
+    reason: str | None
+    counts: Mapping[str, int]
+    lag_seconds: int
+    next_at: datetime | None
+    succeeded_at: datetime | None
+    failures: int
+
+
 class Mirrors:
     """One for each repository that follows something; `guides` by format."""
 
@@ -106,18 +126,32 @@ class Mirrors:
 
     def put(self, caller: Caller, repository: str, wanted: MirrorSettings) -> Mirror:
         """Follow this from now on; what is running by other settings ends. Raises Invalid with the field, NotAllowedHere, and as `show`."""
-        with self._database.read() as connection:
-            found = managed(self._access, connection, caller, repository)
-        self._check(found, wanted)
-        with self._transactions.begin(found.id) as transaction:
+        return self._set(caller, repository, lambda connection, found: wanted)
+
+    def change(self, caller: Caller, repository: str, changes: Mapping[str, Any]) -> Mirror:
+        """Some of `MirrorSettings`, by name; the rest stays. Raises as `put`, and NotFound where nothing is followed."""
+        return self._set(caller, repository, lambda connection, found: replace(_settings(_row(connection, found)), **changes))
+
+    def _set(self, caller: Caller, repository: str, wanted_of: Callable[[Connection, Snapshot], MirrorSettings]) -> Mirror:
+        with self._changing(caller, repository) as (transaction, found):
             connection = transaction.connection
-            managed(self._access, connection, caller, repository, found.id)
-            transaction.order.reach(Step.REPOSITORY_ROW)
+            wanted = wanted_of(connection, found)
+            self._check(found, wanted)
             row = connection.execute(_PUT, self._values(connection, caller, found, wanted)).one()
             ask(connection, f"{JOB}{row.id}")
             mirror = _shown(_row(connection, found), found, created=row.created)
         self._schedule.changed.set()
         return mirror
+
+    def list(self, caller: Caller, limit: int, after: str = "") -> Page[Progress]:
+        """Of repositories that the caller manages, by name. Raises Unauthenticated, and Forbidden for a deploy token."""
+        with self._database.consistent() as connection:
+            identity = self._authority.signed_in(connection, caller)
+            if identity.token is not None and MANAGE not in identity.token.permissions:
+                return Page([])
+            values = {"after": after, "limit": limit + 1, **subject(identity)}
+            rows = connection.execute(text(f"{_PROGRESS} where r.name > :after and {MANAGED} order by r.name limit :limit"), values).all()
+        return page(rows, limit, lambda row: Progress(*row), lambda row: [row.repository])
 
     def show(self, caller: Caller, repository: str) -> Mirror:
         """For who manages the repository. Raises NotFound, Forbidden or Unauthenticated."""
@@ -167,6 +201,8 @@ class Mirrors:
             _check_patterns(found.format, name, setting)
         if found.kind == "proxy":
             _check_proxy(found, wanted)
+        elif wanted.upstream_url is None:
+            raise Invalid("say what it follows: upstream_url is the upstream's address", field="upstream_url")
         url = found.upstream_url if found.kind == "proxy" else upstreams.check_url(wanted.upstream_url)
         if wanted.source == INDEX:
             guide.check(wanted.names)
@@ -235,21 +271,43 @@ def _row(connection: Connection, found: Snapshot) -> Row[Any]:
     return row
 
 
+def _settings(row: Row[Any]) -> MirrorSettings:
+    """As they are; what is secret stays."""
+    known = {each.name: getattr(row, each.name) for each in fields(MirrorSettings)}
+    return MirrorSettings(**{**known, "upstream": None})
+
+
+def standings(connection: Connection) -> Sequence[Progress]:
+    """Of all mirrors, by the repository's name."""
+    return [Progress(*row) for row in connection.execute(text(f"{_PROGRESS} order by r.name"))]
+
+
+def followers(connection: Connection) -> Mapping[str, str]:
+    """Names of repositories, by the job of their mirror."""
+    return {each.job: each.repository for each in standings(connection)}
+
+
 def _shown(row: Row[Any], found: Snapshot, *, created: bool = False) -> Mirror:
     known = dict(row._mapping)
-    del known["id"]
+    known["job"] = f"{JOB}{known.pop('id')}"
     known["upstream_url"] = found.upstream_url if found.kind == "proxy" else known["upstream_url"]
     return Mirror(**{"repository": found.name, **known}, created=created)
 
 
+_STATE = f"case when m.state = 'running' and m.seen_at < now() - interval '{SILENT_SECONDS} seconds' then 'interrupted' else m.state end"
+_LAG = "extract(epoch from now() - coalesce(m.current_at, m.created_at))::bigint"
+_NEXT_AT = "case when m.enabled and not j.running then least(j.next_at, j.asked_at) end"
+_JOINED = f"from arkvory_mirrors m left join arkvory_jobs j on j.name = '{JOB}' || m.id"
 _MIRROR = text(
     "select m.id, m.source, m.names, m.include, m.exclude, m.every_seconds, m.enabled, m.concurrency, m.upstream_url, m.shown as upstream, "
-    f"case when m.state = 'running' and m.seen_at < now() - interval '{SILENT_SECONDS} seconds' then 'interrupted' else m.state end "
-    "as state, m.reason, m.round, m.cursor, "
-    "m.counts, m.files, m.bytes, m.errors, extract(epoch from now() - coalesce(m.current_at, m.created_at))::bigint as lag_seconds, "
-    "case when m.enabled and not j.running then least(j.next_at, j.asked_at) end as next_at, "
-    "m.started_at, m.ended_at, m.succeeded_at, m.created_at "
-    f"from arkvory_mirrors m left join arkvory_jobs j on j.name = '{JOB}' || m.id where m.repository_id = :id"
+    f"{_STATE} as state, m.reason, m.round, m.cursor, m.counts, m.files, m.bytes, m.errors, {_LAG} as lag_seconds, {_NEXT_AT} as next_at, "
+    f"m.started_at, m.ended_at, m.succeeded_at, m.created_at {_JOINED} where m.repository_id = :id"
+)
+_PROGRESS = (
+    f"select r.name as repository, '{JOB}' || m.id as job, m.enabled, m.every_seconds, {_STATE} as state, "
+    f"coalesce(m.reason, case when j.failures > 0 then j.said end) as reason, m.counts, {_LAG} as lag_seconds, "
+    f"{_NEXT_AT} as next_at, m.succeeded_at, coalesce(j.failures, 0) as failures {_JOINED} "
+    "join arkvory_repositories r on r.id = m.repository_id and r.deleted_at is null"
 )
 _UPSTREAM = text(
     "select upstream_url, shown, secret, may_lie_inside from arkvory_mirrors where repository_id = :id and upstream_url is not null"
