@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from flask import Flask
 from werkzeug.exceptions import BadRequest
-from werkzeug.routing import BaseConverter
+from werkzeug.routing import BaseConverter, Rule
 
 from app.errors import InvalidPath
 from app.http.addresses import public_base, remote_address
@@ -119,6 +119,14 @@ def _refusing(decode: Callable[[str], str], value: str) -> str:
         raise RefusedPath(error.message) from None
 
 
+class _Route(Rule):
+    """A rule that compiles what builds its addresses when one is asked for. We ask for none, and it takes half of `create_app`."""
+
+    def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
+        compiled = functools.cache(functools.partial(super()._compile_builder, append_unknown))
+        return lambda rule, /, **values: compiled()(rule, **values)
+
+
 def route_on_raw_paths(app: Flask) -> None:
     """Wrap `app` and let its routes take encoded paths apart; call before the first route is added.
 
@@ -126,6 +134,7 @@ def route_on_raw_paths(app: Flask) -> None:
     """
     segments = dict.fromkeys(("default", "string", "segment"), SegmentConverter)
     app.url_map.converters = {**app.url_map.converters, **segments, "path": ArtifactConverter, "artifact": ArtifactConverter}
+    app.url_rule_class = _Route
     app.url_map.merge_slashes = False
     app.url_map.strict_slashes = False
     app.wsgi_app = RawPath(app.wsgi_app)  # type: ignore[assignment,method-assign]  # Flask documents this way to wrap it

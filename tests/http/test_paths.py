@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from flask import Flask
+from werkzeug.routing import Rule
 
 from app.errors import InvalidPath
-from app.http.paths import RawPath, decode_path, encode_path, raw_path
+from app.http.paths import RawPath, decode_path, encode_path, raw_path, route_on_raw_paths
 from tests.http.edge import Edge
 from tests.http.sample import app
 
@@ -87,6 +91,25 @@ def test_links_made_by_flask_are_encoded_once() -> None:
     with app.test_request_context("/"):
         assert app.url_for("path", path="\u00dc b/c+d%2F") == "/path/%C3%9C%20b/c%2Bd%252F"
         assert app.url_for("segment", name="a/b") == "/segment/a%2Fb/end"
+
+
+def test_what_makes_links_is_compiled_for_the_first_one_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take half of a server's start."""
+    compiled: list[bool] = []
+    really = Rule._compile_builder
+
+    def compile_builder(rule: Rule, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
+        compiled.append(append_unknown)
+        return really(rule, append_unknown)
+
+    monkeypatch.setattr(Rule, "_compile_builder", compile_builder)
+    fresh = Flask("fresh", static_folder=None)
+    route_on_raw_paths(fresh)
+    fresh.add_url_rule("/a/<segment:name>", "a")
+    assert compiled == []
+    with fresh.test_request_context("/"):
+        assert [fresh.url_for("a", name=name, q="1") for name in ("x", "/")] == ["/a/x?q=1", "/a/%2F?q=1"]
+    assert compiled == [True]
 
 
 @pytest.mark.parametrize(("environ", "path"), [
