@@ -22,6 +22,10 @@ from app.errors import Forbidden, Invalid, NotFound
 NAME_LENGTH = 200
 MOST_DAYS = 3650
 MOST_REPOSITORIES = 1000
+# `Tokens.list` hides the type's own name.
+Words = list[str]
+# Of the tokens that end with one, so many are named.
+MOST_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,10 @@ class NewToken:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token without its secret; `repositories` are names, those that were deleted since left out."""
+    """A token without its secret; `repositories` are names, those that were deleted since left out.
+
+    `made_with`: the token that made it, with which it ends; null: a password did.
+    """
 
     id: int
     name: str
@@ -46,6 +53,7 @@ class Token:
     repositories: Sequence[str] | None
     created_at: datetime
     expires_at: datetime | None
+    made_with: int | None
 
 
 class Tokens:
@@ -93,21 +101,23 @@ class Tokens:
             self._reachable(connection, caller, token_id)
             return _token(connection, token_id)
 
-    def revoke(self, caller: Caller, token_id: int) -> None:
-        """It, and those made with it, are worth nothing from the next request on. Raises NotFound, Forbidden or Unauthenticated.
+    def revoke(self, caller: Caller, token_id: int) -> Sequence[str]:
+        """It, and those made with it, are worth nothing from the next request on. What ended with it, in words.
 
-        Deploy tokens too: of them the authorization epochs of their repositories tell.
+        Deploy tokens too: of them the authorization epochs of their repositories tell. Raises NotFound, Forbidden or Unauthenticated.
         """
-        end_with_repositories(self._transactions, lambda transaction: self._revocation(transaction, caller, token_id))
+        ended: Words = []
+        end_with_repositories(self._transactions, lambda transaction: self._revocation(transaction, caller, token_id, ended))
+        return ended
 
-    def _revocation(self, transaction: Transaction, caller: Caller, token_id: int) -> Ending:
+    def _revocation(self, transaction: Transaction, caller: Caller, token_id: int, ended: Words) -> Ending:
         owner = self._reachable(transaction.connection, caller, token_id, revoking=True)
-        return Ending(
-            _DEPLOYED_WITH,
-            {"id": token_id},
-            lock=lambda: transaction.advance_users([owner]),
-            end=lambda _: _delete(transaction, token_id),
-        )
+
+        def end(_: object) -> None:
+            ended[:] = _made_with(transaction.connection, token_id)
+            _delete(transaction, token_id)
+
+        return Ending(_DEPLOYED_WITH, {"id": token_id}, lock=lambda: transaction.advance_users([owner]), end=end)
 
     def _maker(self, connection: Connection, caller: Caller, owner: str | None) -> Identity:
         """Others' tokens are made by administrators, and not with a token: what a token makes must end with it."""
@@ -216,6 +226,18 @@ def _delete(transaction: Transaction, token_id: int) -> None:
         raise NotFound(f"there is no token {token_id}")
 
 
+def _made_with(connection: Connection, token_id: int) -> list[str]:
+    """What ends with it, in words; of many the first."""
+    rows = connection.execute(text(_ENDS_WITH), {"id": token_id, "most": MOST_NAMED + 1}).all()
+    words = [
+        f"token {row.id} ({row.name}) was made with it, and has ended too"
+        if row.repository is None
+        else f"deploy token {row.id} ({row.name}) of repository {row.repository} was made with it, and has ended too"
+        for row in rows[:MOST_NAMED]
+    ]
+    return words + ["and more that were made with it"] * (len(rows) > MOST_NAMED)
+
+
 def _user_id(connection: Connection, name: str) -> int:
     found = connection.execute(text("select id from arkvory_users where name = :name"), {"name": name}).scalar()
     if found is None:
@@ -223,15 +245,20 @@ def _user_id(connection: Connection, name: str) -> int:
     return int(found)
 
 
-_DEPLOYED_WITH = (
+_MADE = (
     "with recursive made as (select cast(:id as bigint) as id "
     "union all select t.id from arkvory_tokens t join made on t.parent_id = made.id) "
-    "select d.repository_id from arkvory_deploy_tokens d join made on made.id = d.parent_id"
+)
+_DEPLOYED_WITH = f"{_MADE} select d.repository_id from arkvory_deploy_tokens d join made on made.id = d.parent_id"
+_ENDS_WITH = (
+    f"{_MADE} select t.id, t.name, null as repository from arkvory_tokens t join made on made.id = t.id where t.id <> :id "
+    "union all select d.id, d.name, r.name from arkvory_deploy_tokens d join made on made.id = d.parent_id "
+    "join arkvory_repositories r on r.id = d.repository_id and r.deleted_at is null order by 3 nulls first, 1 limit :most"
 )
 _TOKENS = (
     "select t.id, t.name, u.name as user_name, t.permissions, case when t.repositories is not null then "
     "array(select r.name from arkvory_repositories r where r.id = any(t.repositories) and r.deleted_at is null order by r.name) end, "
-    "t.created_at, t.expires_at from arkvory_tokens t join arkvory_users u on u.id = t.user_id"
+    "t.created_at, t.expires_at, t.parent_id from arkvory_tokens t join arkvory_users u on u.id = t.user_id"
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from flask import request
+from flask import Response, jsonify, request
 
 from app.access.people import UserChange
 from app.access.tokens import NewToken
@@ -24,6 +24,7 @@ from app.api.schemas import (
     TokensQuery,
     UserChangeIn,
     UserOut,
+    WarningsOut,
     WhoOut,
     listed,
 )
@@ -156,7 +157,7 @@ def list_tokens(query: dict[str, Any]) -> Document:
 @blueprint.arguments(NewTokenIn)
 @blueprint.response(201, NewTokenOut)
 def create_token(body: dict[str, Any]) -> Created:
-    """Create a token of one's own; its secret is shown in this answer only"""
+    """Create a token of one's own; its secret is shown in this answer only. Made with a token, it ends with that, at the latest"""
     token, secret = management().tokens.create(caller(), NewToken(**body))
     return asdict(token) | {"token": secret}, 201, {"Location": f"{public_base(request)}{PREFIX}/tokens/{token.id}"}
 
@@ -170,9 +171,11 @@ def show_token(id: int) -> Any:
 
 @blueprint.route("/tokens/<int:id>", methods=["DELETE"])
 @blueprint.response(204)
-def revoke_token(id: int) -> None:
-    """Revoke a token, and those that were made with it; binds on the next request"""
-    management().tokens.revoke(caller(), _existing(id))
+@blueprint.otherwise(200, WarningsOut)
+def revoke_token(id: int) -> Response | None:
+    """Revoke a token, and those that were made with it; 200 with `warnings` that name these, else 204; binds on the next request"""
+    ended = management().tokens.revoke(caller(), _existing(id))
+    return jsonify({"warnings": list(ended)}) if ended else None
 
 
 def _existing(number: int) -> int:

@@ -526,7 +526,8 @@ class TokenOut(Schema):
     permissions = fields.List(fields.String())
     repositories = fields.List(fields.String(), allow_none=True)
     created_at = Instant()
-    expires_at = Instant(allow_none=True)
+    expires_at = Instant(allow_none=True, metadata={"description": "null: it lasts until it is revoked; never later than its maker's"})
+    made_with = fields.Integer(allow_none=True, metadata={"description": "the token that made it, with which it ends; null: a password"})
 
 
 class NewTokenOut(TokenOut):

@@ -24,6 +24,9 @@ from app.cli.connection import Failed, Target
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=processes.show_version, help="Show the version and exit."
+)
 @click.option("--url", metavar="URL", help="Server to use, instead of the one of the data directory or ARKVORY_URL.")
 @click.option("--token", metavar="TOKEN", help="Token to use there, instead of ARKVORY_TOKEN.")
 @click.pass_context

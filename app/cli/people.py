@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from app.cli.connection import Server
+from app.cli.groups import tell_warnings
 from app.cli.options import Verbs, ask, confirmed, limit, line_of_input, permission_option
 from app.cli.output import field, on_server, prints, say, show, show_list
 from app.cli.repositories import PERMISSIONS
@@ -16,6 +17,7 @@ _USERS = (field("name"), field("administrator"), field("robot"), field("disabled
 _GROUPS = (field("name"), field("members"), field("created_at"))
 _TOKENS = (
     field("id"), field("name"), field("user"), field("permissions"), field("repositories"), field("created_at"), field("expires_at"),
+    field("made_with"),
 )  # fmt: skip
 _from_stdin = click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
 
@@ -170,7 +172,7 @@ def token() -> None:
 @click.argument("name")
 @permission_option(PERMISSIONS)
 @click.option("--repository", "repositories", multiple=True, help="Only for this one; may be given several times.")
-@click.option("--days", type=click.IntRange(1, 3650), help="Until it expires; otherwise it lasts until it is revoked.")
+@click.option("--days", type=click.IntRange(1, 3650), help="Until it expires; otherwise it lasts until it is revoked. Ends with its maker.")
 @click.option("--user", "owner", metavar="NAME", help="Whose it is to be, for administrators.")
 @prints
 @on_server
@@ -204,8 +206,9 @@ def list_tokens(server: Server, owner: str | None, limit: int | None, as_json: b
 @on_server
 def revoke_token(server: Server, id: int) -> None:
     """Revoke a token by its id, and those made with it."""
-    server.call("DELETE", "tokens", str(id))
+    told = server.call("DELETE", "tokens", str(id))
     say(f"Token {id} is revoked, with those made with it.")
+    tell_warnings(told or {"warnings": []})
 
 
 COMMANDS = (user, group, token)

@@ -153,6 +153,13 @@ def _database() -> Iterator[str]:
         raise Failed(str(getattr(error, "orig", None) or error).strip()) from None
 
 
+def show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    """`--version`, as other commands have it."""
+    if wanted:
+        click.echo(f"arkvory {importlib.import_module('app').__version__}")
+        context.exit()
+
+
 @click.command()
 def version() -> None:
     """Print the version."""

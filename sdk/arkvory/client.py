@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
@@ -104,12 +105,29 @@ class Client:
         wish = uploads.Wish(repository, paths.check_path(path), content_type, only_new)
         return uploads.upload_stream(self._sending(1, Stop()), stream, wish)
 
-    def upload_folder(self, folder: Path | str, repository: str, prefix: str = "") -> Sequence[Uploaded]:
-        """Send all files below a folder, to paths below `prefix`; what the server has already is not sent again. Nothing is deleted."""
-        above, stop = _folder(prefix), Stop()
-        there = {each.path: each for each in self.list(repository, above)}
+    def upload_folder(
+        self, folder: Path | str, repository: str, prefix: str = "", *, follow_links: bool = False
+    ) -> Sequence[Uploaded]:
+        """Send all files below a folder, to paths below `prefix`; what the server has already is not sent again. Nothing is deleted.
 
-        def job(below: str, file: Path) -> folders.Job[Uploaded]:
+        Symbolic links are skipped, with `follow_links` those alone that lead out of the folder; progress hears of each (`skipped`).
+        """
+        above = _folder(prefix)
+
+        def skipped(below: str, why: str) -> None:
+            self._progress(Event("upload", above + below, "skipped", words=why))
+
+        found = folders.files_below(Path(folder), skipped, follow_links=follow_links)
+        return self.upload_files({above + below: file for below, file in found}, repository)
+
+    def upload_files(self, files: Mapping[str, Path | str], repository: str) -> Sequence[Uploaded]:
+        """Send many files, each to its path; what the server has already is not sent again."""
+        stop = Stop()
+        # Lists go by characters, not by folders.
+        prefix = os.path.commonprefix(list(files))  # noqa: RUF071
+        there = {each.path: each for each in self.list(repository, prefix)} if files else {}
+
+        def job(path: str, file: Path) -> folders.Job[Uploaded]:
             def run(parallel: int) -> Uploaded:
                 wish = uploads.Wish(repository, path)
                 if folders.is_same(file, there, path):
@@ -117,10 +135,10 @@ class Client:
                 with self._telling("upload", path):
                     return self._upload(file, wish, parallel, stop)
 
-            path = paths.check_path(above + below)
+            paths.check_path(path)
             return folders.Job(path, file.stat().st_size if file.is_file() else 0, run)
 
-        jobs = [job(below, file) for below, file in folders.files_below(Path(folder))]
+        jobs = [job(path, Path(file)) for path, file in files.items()]
         return folders.do_all(jobs, self._parallel, self._parts_from, stop)
 
     def download(self, repository: str, path: str, target: Path | str | None = None) -> Downloaded:
@@ -204,14 +222,17 @@ class Client:
     def create_token(
         self, name: str, permissions: Sequence[str], repositories: Sequence[str] | None = None, expires_in_days: int | None = None
     ) -> Token:
-        """Its `token` is the secret, which is told this once. `repositories` null: all that its owner has."""
+        """Its `token` is the secret, which is told this once. `repositories` null: all that its owner has.
+
+        Made by a client that logs in with a token, it ends with that one, and lasts no longer: `made_with`, `expires_at`.
+        """
         wanted = {"name": name, "permissions": list(permissions), "expires_in_days": expires_in_days}
         wanted |= {"repositories": None if repositories is None else list(repositories)}
         return Token.of(self._change("POST", paths.api("tokens"), wanted))
 
-    def revoke_token(self, id: int) -> None:
-        """With those that were made with it; binds on the next request."""
-        self._gone(paths.api("tokens", str(id)))
+    def revoke_token(self, id: int) -> Sequence[str]:
+        """Binds on the next request. What ended with it, a line for each token that was made with it."""
+        return list((self._gone(paths.api("tokens", str(id))) or {}).get("warnings") or [])
 
     # Inside
 
@@ -279,7 +300,7 @@ class Client:
         return told.removeprefix(above) if told.startswith(f"{above}/") else told
 
     def _tell_wait(self, asked: Asked, error: ArkvoryError, seconds: float) -> None:
-        self._progress(Event("request", "", "waiting", words=f"{error.message}; trying again in {seconds:.0f} s"))
+        self._progress(Event("request", "", "waiting", words=f"{error.message}; trying again in {seconds:.{0 if seconds >= 10 else 1}f} s"))
 
 
 def _authorization(token: str | None, user: str | None, password: str | None) -> str | None:

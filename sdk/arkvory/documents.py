@@ -64,7 +64,10 @@ class Repository(_Told):
 
 @dataclass(frozen=True)
 class Token(_Told):
-    """`token` is the secret, told once, by the call that makes it; null ever after. `repositories` null: all that its owner has."""
+    """`token` is the secret, told once, by the call that makes it; null ever after. `repositories` null: all that its owner has.
+
+    `expires_at` null: it lasts until it is revoked. `made_with` is the id of the token that made it, with which it ends; null: a password.
+    """
 
     id: int
     name: str
@@ -73,6 +76,7 @@ class Token(_Told):
     repositories: list[str] | None
     created_at: str
     expires_at: str | None
+    made_with: int | None
     token: str | None = field(repr=False)
     document: Mapping[str, Any] = field(repr=False, compare=False)
 

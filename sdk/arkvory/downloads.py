@@ -272,11 +272,11 @@ class _Download:
 
     def _result(self, facts: _Facts, resumed: int, *, unchanged: bool = False, verified: bool = True) -> Downloaded:
         self._done = self._size = facts.size or 0
-        self._tell("done", "was there already" if unchanged else "")
+        self._tell("done", "was there already" if unchanged else "", resumed)
         return Downloaded(self._name, str(self._target), facts.size or 0, facts.sha256, resumed, unchanged, verified)
 
-    def _tell(self, what: Any, words: str = "") -> None:
-        self._means.progress(Event("download", self._name, what, self._done, self._size, words))
+    def _tell(self, what: Any, words: str = "", resumed: int = 0) -> None:
+        self._means.progress(Event("download", self._name, what, self._done, self._size, words, resumed))
 
 
 class _Partial:

@@ -5,6 +5,7 @@
     │   ├── TimedOut             it took longer than the time-outs say
     │   └── Untrusted            its certificate is not one that this machine trusts
     ├── NotArkvory               it answers, and not as an Arkvory would
+    │   └── SentElsewhere        it names another address, to which no login goes by itself: `location`
     ├── Refused                  an answer that says no: `status`, `code`, `detail`
     │   ├── Invalid              400, 422: the request is wrong; `fields` says where
     │   │   └── DigestMismatch   the bytes that came are not those that were announced
@@ -78,6 +79,14 @@ class Untrusted(NoAnswer):
 
 class NotArkvory(ArkvoryError):
     code = "not_arkvory"
+
+
+class SentElsewhere(NotArkvory):
+    code = "sent_elsewhere"
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        super().__init__(f"the server sends its clients on to {location or 'another address'!r}: use that one")
 
 
 class Refused(ArkvoryError):
@@ -239,7 +248,7 @@ _BY_STATUS: dict[int, type[Refused]] = {
 def refusal(status: int, headers: Mapping[str, str], body: bytes) -> ArkvoryError:
     """The error that an answer of this status stands for; `headers` are found by names in any case."""
     if 300 <= status < 400:
-        return NotArkvory(f"the server sends its clients on to {headers.get('Location', 'another address')!r}: use that one")
+        return SentElsewhere(headers.get("Location", ""))
     problem = _problem(body)
     code = str(problem.get("code") or headers.get("X-Arkvory-Error") or "") or None
     kind = _BY_CODE.get(code or "") or _BY_STATUS.get(status) or (Unavailable if status >= 500 else Refused)

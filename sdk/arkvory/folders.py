@@ -19,6 +19,8 @@ from arkvory.retry import Stop, Stopped
 from arkvory.working import run_all
 
 T = TypeVar("T")
+# Path below the folder, and why.
+Skipped = Callable[[str, str], None]
 # What ends every other file's way too.
 _FATAL = frozenset({"no_answer", "timed_out", "untrusted", "unauthenticated", "capacity_spent", "read_only", "repository_offline"})
 
@@ -83,10 +85,11 @@ class _Work(Generic[T]):
                 self.results[job.name] = result
 
 
-def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Path with slashes and file, in order; links to folders are not followed, and what downloads have left is none of them.
+def files_below(folder: Path, skipped: Skipped, *, follow_links: bool = False) -> Iterator[tuple[str, Path]]:
+    """Path with slashes and file, in order; what downloads have left is none of them, nor are empty folders.
 
-    Raises LocalFile for a folder that cannot be read.
+    `skipped` hears of each symbolic link that is not followed, and why; with `follow_links` only of those that lead out of the folder, or
+    up to one that they are in. The folder itself may be one. Raises LocalFile for a folder that cannot be read.
     """
     if not folder.is_dir():
         raise LocalFile(f"{folder} is not a folder")
@@ -94,13 +97,37 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
     def unreadable(error: OSError) -> None:
         raise LocalFile(f"{error.filename} cannot be read: {error.strerror}") from error
 
-    for place, folders, names in os.walk(folder, onerror=unreadable):
-        folders.sort()
+    def goes(file: Path) -> bool:
+        why = _why_not(folder, file, follow_links)
+        if why:
+            skipped(_encodable(file.relative_to(folder).as_posix()), why)
+        return not why
+
+    for place, below, names in os.walk(folder, onerror=unreadable, followlinks=follow_links):
+        below[:] = [name for name in sorted(below) if goes(Path(place, name))]
         for name in sorted(names):
             file = Path(place, name)
-            if paths.is_left_over(name):
-                continue
-            yield _encodable(file.relative_to(folder).as_posix()), file
+            if not paths.is_left_over(name) and goes(file):
+                yield _encodable(file.relative_to(folder).as_posix()), file
+
+
+def _why_not(folder: Path, file: Path, follow_links: bool) -> str:
+    """Why a symbolic link is not followed; empty for what is none, or is."""
+    if not file.is_symlink():
+        return ""
+    if not follow_links:
+        return "a symbolic link, not followed"
+    target = _real(file)
+    if not target.is_relative_to(_real(folder)):
+        return "a symbolic link out of the folder, not followed"
+    above = [each for each in file.parents if each.is_relative_to(folder)]
+    if target.is_dir() and any(_real(each).is_relative_to(target) for each in above):
+        return "a symbolic link to a folder that it is in, not followed"
+    return ""
+
+
+def _real(file: Path) -> Path:
+    return Path(os.path.realpath(file))
 
 
 def is_same(file: Path, there: Mapping[str, _There], path: str) -> bool:

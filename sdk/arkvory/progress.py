@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Literal
@@ -18,15 +19,18 @@ from typing import IO, TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-State = Literal["started", "moving", "waiting", "checking", "done", "failed"]
+State = Literal["started", "moving", "waiting", "checking", "done", "failed", "skipped"]
+# A large file in a log: how far it is, so often.
+LINE_SECONDS = 30.0
 _VERBS = {"upload": "Uploaded", "download": "Downloaded"}
 
 
 @dataclass(frozen=True)
 class Event:
-    """`done` of `size` bytes (null where nobody knows) of the file `name` are through; `words` say why it waits, or what failed.
+    """`done` of `size` bytes (null where nobody knows) of the file `name` are through; `words` say why it waits, is skipped, or failed.
 
-    `waiting` without a name is about a request that belongs to no file; a file that is done with words was there already.
+    `waiting` without a name is about a request that belongs to no file; a file that is done with words was there already. `resumed` of its
+    bytes went in an earlier call, which had no end.
     """
 
     kind: Literal["upload", "download", "request"]
@@ -35,6 +39,7 @@ class Event:
     done: int = 0
     size: int | None = None
     words: str = ""
+    resumed: int = 0
 
 
 OnEvent = Callable[[Event], None]
@@ -80,7 +85,7 @@ class Bars:
         return self._tasks[key]
 
     def _show(self, event: Event, task: TaskID) -> None:
-        if event.state in ("done", "failed"):
+        if event.state in ("done", "failed", "skipped"):
             self._progress.remove_task(task)
             del self._tasks[(event.kind, event.name)]
             self._print(event)
@@ -92,10 +97,13 @@ class Bars:
 
 
 class Lines:
-    """A line when a file waits, is done or failed."""
+    """A line when a file waits, is done, skipped or failed, and every half a minute while one moves."""
 
-    def __init__(self, file: IO[str] | None = None) -> None:
+    def __init__(self, file: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file or sys.stderr
+        self._clock = clock
+        # Of files that move, when they were told of last.
+        self._told: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> Lines:
@@ -105,9 +113,18 @@ class Lines:
         self._file.flush()
 
     def __call__(self, event: Event) -> None:
-        if event.state in ("waiting", "done", "failed"):
-            with self._lock:
+        with self._lock:
+            if event.state in ("waiting", "done", "skipped", "failed") or self._is_due(event):
                 self._file.write(_line(event) + "\n")
+            if event.state in ("done", "failed"):
+                self._told.pop((event.kind, event.name), None)
+
+    def _is_due(self, event: Event) -> bool:
+        now, key = self._clock(), (event.kind, event.name)
+        if event.state != "moving" or now - self._told.setdefault(key, now) < LINE_SECONDS:
+            return False
+        self._told[key] = now
+        return True
 
 
 def size_in_words(number: int) -> str:
@@ -124,7 +141,12 @@ def _line(event: Event) -> str:
     name = _clean(event.name)
     if event.state == "done":
         size = size_in_words(event.size or event.done)
-        return f"{name} {event.words} ({size})" if event.words else f"{_VERBS[event.kind]} {name} ({size})"
+        if event.words:
+            return f"{name} {event.words} ({size})"
+        resumed = f", {size_in_words(event.resumed)} of it before" if event.resumed else ""
+        return f"{_VERBS[event.kind]} {name} ({size}{resumed})"
+    if event.state == "moving":
+        return f"{name}: {size_in_words(event.done)}" + (f" of {size_in_words(event.size)}" if event.size else "")
     return f"{name}: {_clean(event.words)}" if name else _clean(event.words)
 
 

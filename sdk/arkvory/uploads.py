@@ -89,6 +89,8 @@ class Tally:
         self._size = size
         self._by_part: dict[int, int] = {}
         self.sum = 0
+        # Of these, what an earlier call sent.
+        self.resumed = 0
         self._lock = threading.Lock()
         self._tell("started")
 
@@ -110,7 +112,7 @@ class Tally:
         self._tell("done", words)
 
     def _tell(self, what: Any, words: str = "") -> None:
-        self._progress(Event("upload", self._name, what, self.sum, self._size, words))
+        self._progress(Event("upload", self._name, what, self.sum, self._size, words, self.resumed if what == "done" else 0))
 
 
 def upload(means: Means, file: Path, wish: Wish, digest: str | None = None) -> Uploaded:
@@ -222,7 +224,8 @@ class _Parts:
         self._source = source
         self._wish = wish
         self._tally = Tally(means.progress, wish.path, source.size)
-        self._sent = 0
+        # Parts that this call sent.
+        self._sent: set[int] = set()
         self._poll = _POLL_SECONDS
 
     def send(self) -> Uploaded:
@@ -239,7 +242,7 @@ class _Parts:
                 raise gone.why from None
         memory.forget()
         self._tally.done()
-        return Uploaded(self._wish.repository, self._wish.path, self._source.size, memory.digests.whole, self._sent)
+        return Uploaded(self._wish.repository, self._wish.path, self._source.size, memory.digests.whole, len(self._sent))
 
     def _place(self) -> Path | None:
         """Where it is remembered, by all that has a part in it; null where nothing can be."""
@@ -370,11 +373,14 @@ class _Parts:
     def _send_missing(self, upload: dict[str, Any], digests: Digests) -> None:
         size, id = int(upload["part_size"]), str(upload["id"])
         there = self._parts_there(id)
+        self._tally.resumed = 0
         for number, digest in enumerate(digests.parts, 1):
             if there.get(number) == digest:
-                self._tally.at(number)(min(size, self._source.size - (number - 1) * size))
+                length = min(size, self._source.size - (number - 1) * size)
+                self._tally.at(number)(length)
+                self._tally.resumed += 0 if number in self._sent else length
         missing = [number for number, digest in enumerate(digests.parts, 1) if there.get(number) != digest]
-        self._sent += len(missing)
+        self._sent.update(missing)
         jobs = [self._part(id, number, size, digests.parts[number - 1]) for number in missing]
         run_all(jobs, self._means.parallel, self._means.stop)
         self._source.check()

@@ -86,7 +86,10 @@ def test_a_token_made_with_a_token_ends_with_it(house: House) -> None:
     child = house.identify(child_secret)
     grandchild_secret = make(house, child)
     assert house.identify(grandchild_secret).user_id
-    house.tokens.revoke(ADMIN, id_of(house, parent))
+    made_with = [each.made_with for each in house.tokens.list(child, 10).items]
+    assert made_with == [None, id_of(house, parent), id_of(house, child)]
+    ended = house.tokens.revoke(ADMIN, id_of(house, parent))
+    assert [line.split(" was made")[0] for line in ended] == [f"token {id_of(house, child) + more} (made)" for more in (0, 1)]
     for secret in (child_secret, grandchild_secret):
         with pytest.raises(Unauthenticated):
             house.identify(secret)

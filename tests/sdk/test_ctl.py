@@ -72,6 +72,76 @@ def test_a_login_makes_a_token_and_keeps_it_where_nobody_else_can_read_it(arkvor
     assert arkvoryctl("logout").returncode == 2
 
 
+def test_a_token_that_hangs_on_the_login_says_so_and_one_made_with_a_password_lasts(arkvoryctl: Run, server: Server) -> None:
+    arkvoryctl("login", server.url, "--user", "admin", "--password-stdin", "--days", "2", text=f"{server.password}\n")
+    assert "admin, administrator, by token" in arkvoryctl("whoami").stdout
+    create = ("token", "create", "ci", "--permission", "read", "--json")
+    hanging = arkvoryctl(*create, "--days", "365")
+    document = json.loads(hanging.stdout)
+    day = document["expires_at"][:10]
+    assert f"arkvoryctl logout ends it, and it expires with that one, on {day}, instead of in 365 days.\n" in hanging.stderr
+    assert "One that lasts: arkvoryctl token create ci --user admin" in hanging.stderr
+    short = arkvoryctl(*create, "--days", "1")
+    assert f"logout ends it, and it expires on {json.loads(short.stdout)['expires_at'][:10]}.\n" in short.stderr
+    lasting = arkvoryctl(*create, "--days", "365", "--user", "admin", "--password-stdin", text=f"{server.password}\n")
+    kept = json.loads(lasting.stdout)
+    assert (lasting.stderr, kept["made_with"], kept["expires_at"] > document["expires_at"]) == ("", None, True)
+    by_token = arkvoryctl(*create, ARKVORY_TOKEN=kept["token"])
+    assert f"It was made with token {kept['id']}: when that is revoked, it ends too" in by_token.stderr
+    assert f"token {document['id']} (ci) was made with it, and has ended too\n" in arkvoryctl("logout").stdout
+    codes = [arkvoryctl("list", "--url", server.url, "--token", each["token"]).returncode for each in (document, kept)]
+    assert codes == [3, 0]
+    server.delete(f"/api/v1/tokens/{kept['id']}")
+    assert arkvoryctl(*create, "--password-stdin").returncode == 2
+
+
+def test_after_a_logout_no_command_goes_to_another_server(arkvoryctl: Run, server: Server) -> None:
+    other = server.url.replace("127.0.0.1", "localhost")
+    for url in (other, server.url):
+        arkvoryctl("login", url, "--user", "admin", "--password-stdin", text=f"{server.password}\n")
+    assert arkvoryctl("logout").stdout == f"Logged out of {server.url}.\n"
+    done = arkvoryctl("list")
+    assert done.returncode == 2 and f"(--url {other})" in done.stderr
+    assert arkvoryctl("list", "--url", other).returncode == 0
+    assert arkvoryctl("logout").returncode == 2 and arkvoryctl("logout", other).returncode == 0
+
+
+def test_folders_keep_their_names_unless_a_slash_says_otherwise(here: Run, repository: str, tmp_path: Path) -> None:
+    for name in ("m1/same", "m2/same", "m1/sub/deep"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    clash = here("upload", "m1/", "m2/", f"{repository}/both/", code=2)
+    assert f"m1/same and m2/same would both be {repository}/both/same" in clash.stderr
+    here("upload", "m1/same", "m2/same", f"{repository}/both/", code=2)
+    assert json.loads(here("list", repository, "--json").stdout) == []
+    here("upload", "m1", "m2", f"{repository}/both/")
+    here("upload", "m1/", f"{repository}/slash/")
+    here("upload", "m1", f"{repository}/renamed")
+    here("upload", "m2", repository)
+    found = [each["path"] for each in json.loads(here("list", repository, "--json").stdout)]
+    assert found == sorted(found) == [
+        "both/m1/same", "both/m1/sub/deep", "both/m2/same", "m2/same", "renamed/same", "renamed/sub/deep", "slash/same", "slash/sub/deep",
+    ]  # fmt: skip
+    assert "folders are not deleted as a whole" in here("delete", f"{repository}/both/", code=2).stderr
+    assert f"with a slash, {repository}/both/m1/" in here("download", f"{repository}/both/m1", "out", code=2).stderr
+
+
+def test_links_in_a_folder_are_skipped_and_named_or_followed_within_it(here: Run, repository: str, tmp_path: Path) -> None:
+    (tmp_path / "f" / "sub").mkdir(parents=True)
+    (tmp_path / "outside").write_text("secret")
+    (tmp_path / "f" / "sub" / "a").write_text("a")
+    for name, target in (("out", "../outside"), ("file", "sub/a"), ("folder", "sub"), ("sub/up", ".."), ("gone", "nowhere")):
+        (tmp_path / "f" / name).symlink_to(target)
+    done = here("upload", "f", f"{repository}/plain/", "--quiet")
+    assert {line.split(":")[0] for line in done.stderr.splitlines()} == {"f/out", "f/file", "f/folder", "f/sub/up", "f/gone"}
+    (tmp_path / "f" / "gone").unlink()
+    done = here("upload", "f", f"{repository}/followed/", "--follow-links", "--quiet")
+    assert "f/out: a symbolic link out of the folder" in done.stderr
+    assert "f/sub/up: a symbolic link to a folder that it is in" in done.stderr
+    found = [each["path"] for each in json.loads(here("list", repository, "--json").stdout)]
+    assert found == ["followed/f/file", "followed/f/folder/a", "followed/f/sub/a", "plain/f/sub/a"]
+
+
 def test_tokens_that_others_can_read_are_not_used(arkvoryctl: Run, server: Server, tmp_path: Path) -> None:
     arkvoryctl("login", server.url, "--user", "admin", "--password-stdin", text=f"{server.password}\n")
     kept = tmp_path / ".config" / "arkvory" / "logins.json"
@@ -103,7 +173,7 @@ def test_files_go_up_are_listed_found_fetched_and_deleted(here: Run, repository:
     (tmp_path / "report.pdf").write_bytes(b"report")
     (tmp_path / "build" / "sub").mkdir(parents=True)
     (tmp_path / "build" / "sub" / "a.txt").write_bytes(b"a" * 2048)
-    done = here("upload", "report.pdf", "build", f"{repository}/2026/")
+    done = here("upload", "report.pdf", "build/", f"{repository}/2026/")
     assert done.stdout == "2 files uploaded, 2.0 KiB.\n"
     assert "Uploaded 2026/report.pdf (6 B)" in done.stderr.splitlines()
     listed = here("list", f"{repository}/2026/").stdout.splitlines()
@@ -160,6 +230,7 @@ def test_repositories_and_tokens_are_made_shown_and_taken_away(here: Run) -> Non
         (("list", "--url", "http://a:b@x"), 2, "neither a login nor a query"),
         (("upload", "missing", "files/a"), 1, "cannot be read: No such file"), (("upload", "a", "b", "files/c"), 2, "files/c/"),
         (("download", "/a"), 2, "is not REPOSITORY/PATH"), (("frobnicate",), 2, "invalid choice"), ((), 2, "required"),
+        (("token", "create", "x", "--permission", "fly"), 2, "'fly' are not some of read,write,delete,manage"),
         (("repo", "create", "x", "--quota", "much"), 2, "is not a size such as 500M or 2GiB"),
     ],
 )  # fmt: skip
@@ -180,7 +251,7 @@ def test_names_that_a_terminal_would_obey_are_shown_harmlessly(here: Run, server
 
 
 def test_all_commands_explain_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in ("login", "logout", "upload", "download", "list", "search", "delete", "repo", "token"):
+    for verb in ("login", "logout", "whoami", "upload", "download", "list", "search", "delete", "repo", "token"):
         with pytest.raises(SystemExit) as told:
             ctl.run([verb, "--help"])
         assert told.value.code == 0 and f"usage: arkvoryctl {verb}" in capsys.readouterr().out

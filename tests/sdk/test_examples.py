@@ -57,8 +57,8 @@ def test_the_examples_of_the_command_run(server: Server, desk: Path) -> None:
         env={"PATH": path, "HOME": str(desk), "PYTHONPATH": str(ROOT / "sdk"), "P": server.password},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (desk / "fetched" / "sub" / "a.txt").read_text() == "a" and (desk / "copy.pdf").read_text() == "a report"
-    assert "1.0/report.pdf" in done.stdout and "Repository tools is gone." in done.stdout
+    assert (desk / "fetched" / "build" / "sub" / "a.txt").read_text() == "a" and (desk / "copy.pdf").read_text() == "a report"
+    assert {"1.0/report.pdf", "1.0/build/sub/a.txt"} <= set(done.stdout.split()) and "Repository tools is gone." in done.stdout
 
 
 def test_the_exit_codes_are_those_of_the_command() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from arkvory import Client, Retry
+from arkvory import Client, Event, Retry
 from arkvory.errors import LocalFile, NoAnswer, PreconditionFailed, Unauthenticated
 from tests.sdk.conftest import NewClient, noise
 from tests.support.road import Fate, Passed, Road, refusal
@@ -87,9 +87,11 @@ def test_a_killed_client_leaves_what_the_next_one_goes_on_with(
         killed.append(True)
     assert len(remembered(tmp_path)) == 1
     before = len(parts_sent(road))
-    done = new_client(road.url, **PARTS).upload(file, repository)
+    heard: list[Event] = []
+    done = new_client(road.url, progress=heard.append, **PARTS).upload(file, repository)
     assert server.get(f"/raw/{repository}/large.bin").content == LARGE
     assert sorted(parts_sent(road)[before:]) == [7, 9, 10, 11] and done.parts == 4
+    assert (heard[-1].state, heard[-1].resumed) == ("done", 7 * PART)
     assert sum(each.method == "POST" and each.target.endswith("/uploads") for each in road.passed) == 1
     assert remembered(tmp_path) == []
 

@@ -29,6 +29,8 @@ STORY = [
     Event("upload", NAME, "checking", MIB, MIB),
     Event("upload", NAME, "done", MIB, MIB),
     Event("download", "b", "failed", words="no [such] thing"),
+    Event("download", "c", "done", 3 * MIB, 3 * MIB, resumed=2 * MIB),
+    Event("upload", "d", "skipped", words="a symbolic link, not followed"),
 ]
 
 
@@ -42,6 +44,15 @@ def test_what_is_shown_is_what_happened_and_no_name_is_obeyed(kind: type[Bars] |
     assert "\x1b" not in text
     for words in ("[b]later\n", "Uploaded [red]evil\ufffd[31m (1.0 MiB)\n", "b: no [such] thing\n"):
         assert words in text
+    assert "Downloaded c (3.0 MiB, 2.0 MiB of it before)\n" in text and "d: a symbolic link, not followed\n" in text
+
+
+def test_a_log_tells_every_half_a_minute_how_far_a_large_file_is() -> None:
+    shown, clock = io.StringIO(), iter(range(0, 1000, 10))
+    lines = Lines(shown, lambda: float(next(clock)))
+    for done in range(8):
+        lines(Event("upload", "a", "moving", done * MIB, 8 * MIB))
+    assert shown.getvalue().splitlines() == ["a: 3.0 MiB of 8.0 MiB", "a: 6.0 MiB of 8.0 MiB"]
 
 
 def test_a_slow_server_may_take_its_time_with_a_body_and_a_dead_one_may_not(

@@ -1,6 +1,6 @@
 """`arkvoryctl`: files to and from a server, from any machine.
 
-    login, logout                             who asks                   (logins.py)
+    login, logout, whoami                     who asks                   (logins.py)
     upload, download, list, search, delete    files                      (files.py)
     repo, token                               what the server is told    (management.py)
 

@@ -1,4 +1,4 @@
-"""`login` and `logout`, and the server that a command talks to.
+"""`login`, `logout` and `whoami`, and the server that a command talks to.
 
     1. --url, or ARKVORY_URL     that server, with --token or ARKVORY_TOKEN, else with the login that is kept for it
     2. the last login            kept in the user's configuration folder, in a file that nobody else can read
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import os
 import socket
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,12 @@ from urllib.parse import urlsplit
 
 from arkvory import state
 from arkvory.client import Client
-from arkvory.ctl.options import Arguments, words
+from arkvory.ctl.options import PERMISSIONS, Arguments, permissions
 from arkvory.ctl.output import say
 from arkvory.errors import ArkvoryError, LocalFile, Unauthenticated
 from arkvory.progress import Bars, Lines, OnEvent, quiet
 from arkvory.retry import Retry
 
-PERMISSIONS = ["read", "write", "delete", "manage"]
 # Of what asks and moves no files: somebody waits for it.
 QUICK_ATTEMPTS = 5
 
@@ -42,11 +42,13 @@ def add(verbs: Any) -> None:
     login.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
     login.add_argument("--token-stdin", action="store_true", help="read a token that there is already, instead of making one")
     login.add_argument("--days", type=int, default=90, help="for which the new token is good (90)")
-    login.add_argument("--permission", type=words, default=PERMISSIONS, metavar="WORDS", help="what it may: read,write,delete,manage (all)")
+    login.add_argument("--permission", type=permissions, default=list(PERMISSIONS), metavar="WORDS", help="what it may, such as read (all)")
     login.set_defaults(run=_login)
-    logout = verbs.add_parser("logout", help="revoke that token and forget it", description=_logout.__doc__)
+    logout = verbs.add_parser("logout", help="revoke that token, with those made with it, and forget it", description=_logout.__doc__)
     logout.add_argument("server", metavar="URL", nargs="?", help="by default the server of the last login")
     logout.set_defaults(run=_logout)
+    whoami = verbs.add_parser("whoami", help="which server, and as whom", description=_whoami.__doc__)
+    whoami.set_defaults(run=_whoami)
 
 
 @contextlib.contextmanager
@@ -55,6 +57,20 @@ def connected(given: Arguments, *, patient: bool = False, progress: OnEvent = qu
     url, token = _target(given)
     with _client(given, url, token=token, patient=patient, progress=progress) as client:
         yield client
+
+
+@contextlib.contextmanager
+def by_password(given: Arguments, user: str) -> Iterator[Client]:
+    """The same server, with a name and a password that are said now: what is made so ends with no login. Raises NoServer, ValueError."""
+    url, _ = _target(given)
+    with _client(given, url, user=user, password=_line() if given.password_stdin else _secret()) as client:
+        yield client
+
+
+def is_of_login(url: str, token_id: int | None) -> bool:
+    """Whether that token is the one that `login` keeps for the server."""
+    login = Logins.read().servers.get(url)
+    return login is not None and token_id is not None and login["token_id"] == token_id
 
 
 @contextlib.contextmanager
@@ -90,6 +106,10 @@ def _target(given: Arguments) -> tuple[str, str | None]:
     kept = Logins.read()
     url = url or kept.current
     if url is None:
+        if kept.servers:
+            # Never another one than was meant: a command may delete something.
+            other = next(iter(kept.servers))
+            raise NoServer(f"no server is the current one since the logout: name one (--url {other}), or arkvoryctl login URL")
         raise NoServer("no server is known: arkvoryctl login URL, or set ARKVORY_URL and ARKVORY_TOKEN")
     return url, token or kept.token(url)
 
@@ -126,25 +146,42 @@ def _made(given: Arguments, url: str) -> tuple[str, str, int | None]:
 
 
 def _logout(given: Arguments) -> None:
-    """Revoke the token of the last login, or of the server named, and forget it."""
+    """Revoke the token of the last login, or of the server named, and forget it. What was made with it ends too, and is named."""
     kept = Logins.read()
     url = (given.server or kept.current or "").rstrip("/")
     login = kept.servers.pop(url, None)
     if login is None:
         raise NoServer(f"there is no login of {url} to end" if url else "there is no login to end")
     if kept.current == url:
-        kept.current = next(iter(kept.servers), None)
+        kept.current = None
     kept.write()
+    ended: Sequence[str] = ()
     try:
         if login["token_id"] is not None:
             with _client(given, url, token=login["token"]) as client:
-                client.revoke_token(login["token_id"])
+                ended = client.revoke_token(login["token_id"])
     except Unauthenticated:
         pass
     except ArkvoryError as error:
         error.message = f"the token is forgotten here, but not revoked (arkvory token revoke {login['token_id']}): {error.message}"
         raise
     say(f"Logged out of {url}.")
+    for line in ended:
+        say(line)
+
+
+def _whoami(given: Arguments) -> None:
+    """The server that commands talk to, whom the login stands for there, and until when."""
+    with connected(given) as client:
+        who = client.whoami()
+    if given.json:
+        print(json.dumps({"url": client.url} | who, indent=2, ensure_ascii=False))
+        return
+    deploy, token = who.get("deploy_token"), who["token"]
+    name = f"deploy token {deploy['name']}" if deploy else who["user"] or "nobody: there is no login"
+    by = f", by token {token['id']} ({token['name']})" if token else ""
+    until = f", until {token['expires_at']}" if token and token["expires_at"] else ""
+    say(f"{client.url}: {name}{', administrator' if who['administrator'] else ''}{by}{until}")
 
 
 @dataclass

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+PERMISSIONS = ("read", "write", "delete", "manage")
 _NOT_GIVEN: Any = argparse.SUPPRESS
 
 
@@ -21,6 +22,7 @@ class Arguments(argparse.Namespace):
     json: bool = False
     quiet: bool = False
     parallel: int = 4
+    password_stdin: bool = False
     retry_for: float = 900.0
 
 
@@ -65,9 +67,12 @@ def byte_count(text: str) -> int:
     return int(digits) << 10 * powers[unit]
 
 
-def words(text: str) -> list[str]:
+def permissions(text: str) -> list[str]:
     """Several with commas between them."""
-    return [each for each in text.split(",") if each]
+    given = [each for each in text.split(",") if each]
+    if not given or set(given) - set(PERMISSIONS):
+        raise argparse.ArgumentTypeError(f"{text!r} are not some of {','.join(PERMISSIONS)}")
+    return given
 
 
 def place(text: str) -> tuple[str, str]:
