@@ -389,14 +389,17 @@ def _closed(state: str) -> UploadClosed:
 
 def _require_all(connection: Connection, upload: Upload) -> None:
     values = {"id": upload.id, "count": upload.count, "part_size": upload.plan.part_size, "most": _NAMED + 1}
-    missing = connection.execute(_MISSING, values).scalars().all()
-    if missing:
-        raise UploadIncomplete(f"{_named(missing)} of this upload are missing; send them, then complete it")
+    wrong = connection.execute(_MISSING, values).all()
+    missing, short = [row.number for row in wrong if row.size is None], [row for row in wrong if row.size is not None]
+    words = [f"{_named(missing)} of this upload {'are' if len(missing) > 1 else 'is'} missing"] if missing else []
+    words += [f"part {row.number} has {row.size} bytes, where all but the last have {upload.plan.part_size}" for row in short[:_NAMED]]
+    if words:
+        raise UploadIncomplete(f"{'; '.join(words)}; send what is wrong, then complete it")
 
 
 def _named(numbers: Sequence[int]) -> str:
     more = ", ..." if len(numbers) > _NAMED else ""
-    return f"parts {', '.join(map(str, numbers[:_NAMED]))}{more}"
+    return f"part{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:_NAMED]))}{more}"
 
 
 def _end(connection: Connection, upload_id: UUID, error: str | None) -> None:
@@ -497,7 +500,7 @@ _CLOSE = text(
 _MISSING = text(
     "with told as (select coalesce(cast(:count as int), (select max(number) from arkvory_parts "
     "where upload_id = :id and (sha256 is not null or held_until > now())), 0) as count) "
-    "select n from told, generate_series(1, told.count) n left join arkvory_parts p on p.upload_id = :id and p.number = n "
+    "select n as number, p.size from told, generate_series(1, told.count) n left join arkvory_parts p on p.upload_id = :id and p.number = n "
     "where p.sha256 is null or (n < told.count and p.size <> :part_size) order by n limit :most"
 )
 _DUE = text(

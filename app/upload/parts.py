@@ -22,7 +22,7 @@ from sqlalchemy import Connection, text
 from app.cache.changes import Transaction, Transactions
 from app.database.clock import now
 from app.database.locks import Step
-from app.errors import ArkvoryError, TooManyUploads, UploadClosed, UploadGivenUp
+from app.errors import ArkvoryError, Invalid, TooManyUploads, UploadClosed, UploadGivenUp
 from app.storage import BlobStore, Incoming
 from app.upload.admission import Admission
 from app.upload.multipart import Part, Upload, touch, unknown
@@ -104,7 +104,8 @@ class PartHolds:
     def hold(self, upload: Upload, number: int, size: int) -> Iterator[tuple[Attempt, Incoming]]:
         """Send a part of at most `size` bytes: what was there of it is there no more. The range is to be closed within the block.
 
-        Raises TooManyUploads while another request sends it, UploadUnknown, UploadClosed, CapacitySpent or TooLarge.
+        Raises TooManyUploads while another request sends it, UploadUnknown, UploadClosed, CapacitySpent, TooLarge, and Invalid for a short
+        part that is not the last.
         """
         offset = (number - 1) * upload.plan.part_size
         self._admission.check_size(offset + size)
@@ -133,11 +134,13 @@ class PartHolds:
     def finish(self, upload: Upload, attempt: Attempt, size: int, sha256: str) -> Part:
         """It is there, on the disk, and its file closed.
 
-        Raises UploadGivenUp when it is another one's by now, UploadClosed when the upload is to be completed without it, or UploadUnknown.
+        Raises UploadGivenUp when it is another one's by now, UploadClosed when the upload is to be completed without it, UploadUnknown, and
+        Invalid for a short part that is not the last.
         """
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.PARTS)
             _require_open(transaction.connection, attempt.upload_id)
+            _require_fit(transaction.connection, upload, attempt.number, size)
             values = {"id": attempt.upload_id, "number": attempt.number, "holder": attempt.holder, "size": size, "sha256": sha256}
             counted = size if upload.plan.size is None else 0
             if not transaction.connection.execute(_FINISH, values | {"bytes": counted}).rowcount:
@@ -185,6 +188,7 @@ class PartHolds:
             transaction.order.reach(Step.PARTS)
             connection = transaction.connection
             _require_open(connection, upload.id)
+            _require_fit(connection, upload, number, size)
             connection.execute(text("insert into arkvory_parts (upload_id, number) values (:id, :number) on conflict do nothing"), key)
             before = connection.execute(_LOOK, key).one()
             if before.busy:
@@ -229,11 +233,31 @@ def _require_open(connection: Connection, upload_id: UUID) -> None:
         raise UploadClosed("this upload is being completed, or was; it takes no more parts")
 
 
+def _require_fit(connection: Connection, upload: Upload, number: int, size: int) -> None:
+    """Of an upload of unknown size, a short part is the last: here as far as the highest one that is there tells; the end looks at all.
+
+    Raises Invalid.
+    """
+    whole = upload.plan.part_size
+    last = connection.execute(_HIGHEST, {"id": upload.id, "number": number}).first() if upload.plan.size is None else None
+    if last is None:
+        return
+    if last.number < number and last.size < whole:
+        words = f"part {last.number} is there with {last.size} bytes: fewer than the {whole} of a part, so it is the last one"
+        raise Invalid(f"{words}; send that as a whole first", field="number")
+    if last.number > number and size < whole:
+        words = f"part {last.number} is there, so part {number} is not the last, and has {whole} bytes; these are {size}"
+        raise Invalid(words, field="Content-Length")
+
+
 # Who held it without telling its end may still write.
 _STRAYS = "strays = case when holder is null or machine = any(strays) then strays else strays || machine end"
 _LOOK = text(
     "select bytes, size, coalesce(held_until > clock_timestamp(), false) as busy "
     "from arkvory_parts where upload_id = :id and number = :number for update"
+)
+_HIGHEST = text(
+    "select number, size from arkvory_parts where upload_id = :id and number <> :number and sha256 is not null order by number desc limit 1"
 )
 _TAKE = text(
     f"update arkvory_parts set {_STRAYS}, holder = :holder, held_until = clock_timestamp() + make_interval(secs => :lease), "

@@ -72,4 +72,4 @@ def test_something_else_at_the_address(upstream: Any, new_client: NewClient) -> 
     upstream.put("/api/v1/whoami", b"<html>hello</html>")
     assert "is it an Arkvory?" in str(refused(errors.NotArkvory, new_client(upstream.url).whoami))
     upstream.put("/api/v1/whoami", status=301, headers={"Location": "https://elsewhere.example.org/"})
-    assert "https://elsewhere.example.org/" in str(refused(errors.NotArkvory, new_client(upstream.url).whoami))
+    assert "https://elsewhere.example.org/" in str(refused(errors.SentElsewhere, new_client(upstream.url).whoami))

@@ -98,7 +98,7 @@ def test_what_a_lingering_request_writes_before_the_end_is_found(client: Client,
     with lingering(client.house, upload) as (_, late):
         client.send(upload, 2, PART)
         late.write(b"never mine")
-        with pytest.raises(UploadIncomplete, match="parts 2 "):
+        with pytest.raises(UploadIncomplete, match="part 2 "):
             client.complete(upload)
         client.send(upload, 2, PART)
         client.complete(upload)
@@ -214,7 +214,7 @@ def test_who_comes_to_the_file_when_all_is_over_finds_none(client: Client, uploa
 
 def test_behind_the_end_nobody_makes_a_file_longer(client: Client) -> None:
     """An upload of unknown size, whose last part was begun by mistake and never ended."""
-    upload = client.create(part_size=30)
+    upload = client.create(part_size=25)
     client.send_all(upload, BODY)
     with lingering(client.house, upload, 7) as (_, late):
         client.complete(upload)
@@ -224,7 +224,7 @@ def test_behind_the_end_nobody_makes_a_file_longer(client: Client) -> None:
 
 def test_behind_the_end_no_part_comes_any_more(client: Client, pause: MakePause) -> None:
     """Of an upload of unknown size: its request was taken for dead when the end was said, and was not dead."""
-    upload = client.create(part_size=30)
+    upload = client.create(part_size=25)
     client.send_all(upload, BODY)
     finishing = pause(client.house.parts.part_holds, "finish", before=True)
     late = gevent.spawn(client.send, upload, 5, b"late")
@@ -424,7 +424,7 @@ def test_a_part_on_its_way_is_missing(client: Client, upload: Upload, pause: Mak
     finishing = pause(client.house.parts.part_holds, "finish", before=True)
     sending = gevent.spawn(client.send, upload, 3, bytes(30))
     finishing.reached()
-    with pytest.raises(UploadIncomplete, match="parts 3 "):
+    with pytest.raises(UploadIncomplete, match="part 3 "):
         client.complete(upload)
     finishing.go()
     sending.get()

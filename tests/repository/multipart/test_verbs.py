@@ -134,7 +134,7 @@ def test_a_part_that_comes_anew_and_breaks_off_is_missing(client: Client) -> Non
     client.send_all(upload, BODY)
     with pytest.raises(BodyCutShort):
         client.send(upload, 2, bytes(30), fill=filler(bytes(10), cut=True))
-    with pytest.raises(UploadIncomplete, match="parts 2 "):
+    with pytest.raises(UploadIncomplete, match="part 2 "):
         client.complete(upload)
     assert client.show(upload).received == 70
     client.send(upload, 2, BODY[30:60])
@@ -153,10 +153,22 @@ def test_what_is_missing_is_told(client: Client) -> None:
 def test_of_unknown_size_every_part_but_the_last_is_whole(client: Client) -> None:
     upload = client.create(part_size=30)
     client.send(upload, 1, BODY[:20])
+    with pytest.raises(Invalid, match="part 1 is there with 20 bytes: fewer than the 30 of a part, so it is the last one"):
+        client.send(upload, 2, BODY[30:60])
+    client.send(upload, 1, BODY[:30])
     client.send(upload, 2, BODY[30:60])
-    with pytest.raises(UploadIncomplete, match="parts 1 "):
+    with pytest.raises(Invalid, match="part 2 is there, so part 1 is not the last, and has 30 bytes; these are 20"):
+        client.send(upload, 1, BODY[:20])
+    with pytest.raises(Invalid, match="these are 20"):
+        client.send(upload, 1, BODY[:20], told=False)
+    with pytest.raises(UploadIncomplete, match="^part 1 of this upload is missing; "):
         client.complete(upload)
     client.send(upload, 1, BODY[:30])
+    # As two requests may, that end at the same moment.
+    client.house.rows("update arkvory_parts set size = 20 where number = 1")
+    with pytest.raises(UploadIncomplete, match="^part 1 has 20 bytes, where all but the last have 30; "):
+        client.complete(upload)
+    client.house.rows("update arkvory_parts set size = 30 where number = 1")
     client.send(upload, 2, BODY[30:50])
     client.complete(upload)
     assert client.house.read("big.bin") == BODY[:50]
@@ -187,7 +199,7 @@ def test_bytes_that_were_damaged_on_the_disk_are_asked_for_again(client: Client)
         damaged = bytearray(path.read_bytes())
         damaged[35] ^= 1
         path.write_bytes(damaged)
-        with pytest.raises(UploadIncomplete, match="parts 2 "):
+        with pytest.raises(UploadIncomplete, match="part 2 "):
             client.complete(upload, digest)
         back = client.show(upload)
         assert (back.state, back.received, client.numbers(upload)) == ("open", 70, [1, 3, 4])
