@@ -500,7 +500,8 @@ _CLOSE = text(
 _MISSING = text(
     "with told as (select coalesce(cast(:count as int), (select max(number) from arkvory_parts "
     "where upload_id = :id and (sha256 is not null or held_until > now())), 0) as count) "
-    "select n as number, p.size from told, generate_series(1, told.count) n left join arkvory_parts p on p.upload_id = :id and p.number = n "
+    "select n as number, p.size from told, generate_series(1, told.count) n "
+    "left join arkvory_parts p on p.upload_id = :id and p.number = n "
     "where p.sha256 is null or (n < told.count and p.size <> :part_size) order by n limit :most"
 )
 _DUE = text(

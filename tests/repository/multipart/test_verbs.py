@@ -161,12 +161,12 @@ def test_of_unknown_size_every_part_but_the_last_is_whole(client: Client) -> Non
         client.send(upload, 1, BODY[:20])
     with pytest.raises(Invalid, match="these are 20"):
         client.send(upload, 1, BODY[:20], told=False)
-    with pytest.raises(UploadIncomplete, match="^part 1 of this upload is missing; "):
+    with pytest.raises(UploadIncomplete, match=r"^part 1 of this upload is missing; "):
         client.complete(upload)
     client.send(upload, 1, BODY[:30])
     # As two requests may, that end at the same moment.
     client.house.rows("update arkvory_parts set size = 20 where number = 1")
-    with pytest.raises(UploadIncomplete, match="^part 1 has 20 bytes, where all but the last have 30; "):
+    with pytest.raises(UploadIncomplete, match=r"^part 1 has 20 bytes, where all but the last have 30; "):
         client.complete(upload)
     client.house.rows("update arkvory_parts set size = 30 where number = 1")
     client.send(upload, 2, BODY[30:50])
