@@ -165,7 +165,7 @@ class Import(Chosen):
                 session.publish(new.files, _conditions(here), new.package)
         except NotFound:
             return None
-        return Copied(found.sha256, found.size)
+        return Copied(found.sha256, found.size, received=0)
 
     def _elsewhere(self, digest: str) -> KnownBlob | None:
         with self.database.read() as connection:
