@@ -186,7 +186,8 @@ def test_two_nodes_that_publish_at_once_lose_nothing(make_cluster: MakeCluster) 
 @contextlib.contextmanager
 def growth(server: Server) -> Iterator[list[int]]:
     """Bytes by which the worker's memory grew at most, in the list after the block."""
-    (worker,) = [Path(f"/proc/{each}") for each in server.workers() if "gunicorn" in Path(f"/proc/{each}/cmdline").read_text()]
+    begun_as = Path(f"/proc/{server.pid}/cmdline").read_text()
+    (worker,) = [Path(f"/proc/{each}") for each in server.workers() if Path(f"/proc/{each}/cmdline").read_text() == begun_as]
     # "Reset the peak resident set size to the present one" (proc_pid_clear_refs(5)): a password that was checked had 64 MiB.
     (worker / "clear_refs").write_text("5")
     before, grown = _peak(worker), []
