@@ -20,6 +20,8 @@ from app.upload.sessions import Address, Sessions
 from app.upstream.client import Answer, Wanted
 
 PART = 8 * 1024 * 1024
+# What an upstream sends at least of those: each part costs a request and the disk.
+LEAST = 1024 * 1024
 OWNER = "upstream"
 # The next answer of the same upstream, in the place that the former one had among its connections.
 More = Callable[[Wanted], contextlib.AbstractContextManager[Answer]]
@@ -84,7 +86,8 @@ class Parts:
             return not answer.unsatisfied
         if part.first != begun.received or part.total is None:
             return False
-        return part.is_whole or (answer.strong_etag is not None and begun.validator in (None, answer.strong_etag))
+        enough = part.last + 1 >= min(part.first + LEAST, part.total)
+        return part.is_whole or (enough and answer.strong_etag is not None and begun.validator in (None, answer.strong_etag))
 
     def give_up(self, begun: Begun) -> None:
         """What has arrived is of no use. What cannot be given back just now is cleanup's."""

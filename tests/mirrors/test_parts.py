@@ -197,6 +197,23 @@ def test_parts_that_nobody_can_use_are_asked_for_as_a_whole(proxied: Following, 
         proxied.house.rows("delete from arkvory_artifacts")
 
 
+def test_an_upstream_that_sends_byte_by_byte_is_asked_for_the_whole(proxied: Following, upstream: FakeUpstream) -> None:
+    """Each part costs a request, a write to the disk and one to the database."""
+    source = Ranged(upstream, LARGE)
+
+    def answer(asked: Any) -> None:
+        source._prepare(asked)
+        rule = upstream.rules["/big"][0]
+        if rule.status == 206:
+            first = int(str(rule.headers["Content-Range"]).split()[1].partition("-")[0])
+            told = {**rule.headers, "Content-Range": f"bytes {first}-{first}/{len(LARGE)}"}
+            upstream.put("/big", LARGE[first : first + 1], status=206, headers=told)
+
+    upstream.arrived = answer
+    assert proxied.run().state == "complete"
+    assert len(source.asked) == 2 and proxied.house.read("big") == LARGE
+
+
 def test_clients_who_come_meanwhile_are_fed_from_what_arrives(proxied: Following, upstream: FakeUpstream) -> None:
     source = Ranged(upstream, LARGE)
     source.after = 2
