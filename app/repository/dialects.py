@@ -29,11 +29,13 @@ class Order:
     spelling: str
     # Of whoever may come back for the rest; null: it comes as a whole.
     kept: Kept | None = field(default=None, compare=False)
+    # Of whoever wants to know what the upstream has now: a copy is compared before it is due, too.
+    anew: bool = field(default=False, compare=False)
 
     @classmethod
-    def of(cls, snapshot: Snapshot, path: str, spelling: str = "", kept: Kept | None = None) -> Order:
+    def of(cls, snapshot: Snapshot, path: str, spelling: str = "", kept: Kept | None = None, *, anew: bool = False) -> Order:
         """Without a spelling, what would mean something else in an address is encoded (another path, a query, another escape)."""
-        return cls(snapshot, path, spelling or quote(path, safe=_AS_IT_IS), kept)
+        return cls(snapshot, path, spelling or quote(path, safe=_AS_IT_IS), kept, anew)
 
 
 # Of the characters that clients send as they are.

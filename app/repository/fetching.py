@@ -516,16 +516,17 @@ class Fetches:
         ways = [again if each.path == again.path else each for each in _asked_anew(plan)]
         return sorted(ways, key=lambda each: each is not again)
 
-    def bring(self, snapshot: Snapshot, path: str, *, stale: bool = True) -> Brought:
+    def bring(self, snapshot: Snapshot, path: str, *, anew: bool = False) -> Brought:
         """What is stored at a path of a proxy, fetched or compared first where that is due; what is not to be stored comes as it is.
 
-        Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either; without `stale` also when it could not be compared.
+        `anew`: compared whether it is due or not. Raises NotFound, Quarantined, and UpstreamFailed when there is no copy either, and `anew`
+        whatever there is.
         """
-        order = Order.of(snapshot, path)
+        order = Order.of(snapshot, path, anew=anew)
         absent = absent_at(snapshot.format, path, snapshot.name)
         if not snapshot.caching_allowed:
             return self.taken(order, absent)
-        if self.is_missing(order, self._cache.effective(snapshot.id, snapshot.epochs)):
+        if not anew and self.is_missing(order, self._cache.effective(snapshot.id, snapshot.epochs)):
             raise absent
         failure: ArkvoryError | None = None
         try:
@@ -534,7 +535,7 @@ class Fetches:
         except NotStorable:
             return self.taken(order, absent)
         except UpstreamFailed as error:
-            if not stale:
+            if anew:
                 raise
             failure = error
         found = self.look(order)
@@ -566,8 +567,8 @@ class Fetches:
 
     def _is_fresh(self, known: Freshness, fetch: Fetch) -> bool:
         """Another one has asked the upstream since: in this process or another, before we had our turn."""
-        source = fetch.order.snapshot.upstream_url
-        return not known.is_due(source, time.time()) or (known.source == source and known.checked > fetch.asked_at)
+        source, anew = fetch.order.snapshot.upstream_url, fetch.order.anew and not known.immutable
+        return (not anew and not known.is_due(source, time.time())) or (known.source == source and known.checked > fetch.asked_at)
 
     def look(self, order: Order) -> Known:
         """Raises NotFound when the repository is gone, and Unavailable."""

@@ -14,6 +14,7 @@ from tests.mirrors.test_formats import Python
 from tests.protocols.maven.test_proxy import FOLDER, JAR, POM, metadata
 from tests.protocols.npm.packages import dist_of, tarball
 from tests.protocols.oci.conftest import MANIFEST, digest_of, manifest_of
+from tests.protocols.pypi.packages import sdist
 from tests.support.house import eventually
 from tests.support.upstreams import FakeUpstream, noise
 
@@ -50,14 +51,13 @@ def serve_formats(upstream: FakeUpstream) -> None:
     upstream.put("/v2/team/app/tags/list", json.dumps({"name": "team/app", "tags": ["1.0"]}).encode())
 
 
-def test_a_list_that_only_a_stale_copy_answers_was_not_read_whatever_the_format(following: Following, upstream: FakeUpstream) -> None:
-    """Its proxy serves clients from that copy; the mirror says that the upstream is away."""
+def test_a_list_that_only_a_copy_answers_was_not_read_whatever_the_format(following: Following, upstream: FakeUpstream) -> None:
+    """Its proxy serves clients from that copy, be it stale or fresh; the mirror says that the upstream is away."""
     serve_formats(upstream)
     for format_name, name in NAMES.items():
         below = "/simple" if format_name == "pypi" else ""
-        following.house.repository(
-            format_name, format=format_name, kind="proxy", upstream_url=upstream.url + below, settings={"mutable_ttl": 0}
-        )
+        settings = {"mutable_ttl": 0 if format_name == "npm" else 3600}
+        following.house.repository(format_name, format=format_name, kind="proxy", upstream_url=upstream.url + below, settings=settings)
         following.follow(format_name, names=[name])
     following.run("pypi")
     before = {each: following.show(each) for each in NAMES}
@@ -69,8 +69,10 @@ def test_a_list_that_only_a_stale_copy_answers_was_not_read_whatever_the_format(
         assert shown.state == "failed" and "cannot be reached" in (shown.reason or ""), each
         assert shown.succeeded_at == before[each].succeeded_at, each
     upstream.start()
+    Python(upstream).lists("req", {"req-2.0.tar.gz": sdist("req", "2.0")})
     following.run("pypi")
     assert {each: following.show(each).state for each in NAMES} == dict.fromkeys(NAMES, "complete")
+    assert following.states("pypi")["req/req-2.0.tar.gz"] == "done"
 
 
 def test_a_wrong_name_that_was_taken_out_holds_up_nothing(proxied: Following, upstream: FakeUpstream) -> None:

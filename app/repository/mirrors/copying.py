@@ -88,8 +88,8 @@ class Prefetch(Chosen):
         return self.snapshot.upstream_url or ""
 
     def document(self, index: Index) -> Brought:
-        # A stale copy says nothing of what the upstream has now.
-        return self.fetches.bring(self.snapshot, index.path, stale=False)
+        # The copy that clients get says nothing of what the upstream has now.
+        return self.fetches.bring(self.snapshot, index.path, anew=True)
 
     def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
         return self.fetches.ask(self.snapshot, wanted, at_most)
