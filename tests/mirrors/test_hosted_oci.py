@@ -170,7 +170,7 @@ def test_no_tag_is_there_before_all_of_its_parts_are(hosted: Following, registry
 
 
 def test_a_layer_goes_on_within_where_the_run_was_stopped(hosted: Following, registry: Registry, upstream: FakeUpstream) -> None:
-    layer = noise(2 * PART + 12_345, 7)
+    layer = noise(PART + 12_345, 7)
     registry.manifest(manifest_of(layer), "1.0")
     source = Ranged(upstream, layer, path=registry.at(f"blobs/{digest_of(layer)}"))
     source.after = 1
@@ -182,7 +182,7 @@ def test_a_layer_goes_on_within_where_the_run_was_stopped(hosted: Following, reg
     source.gate.set()
     hosted.house.parts.sessions.free_all()
     assert hosted.run("images").state == "complete"
-    assert [each for each, _ in source.asked[2:]] == [f"bytes={start}-{start + PART - 1}" for start in (PART, 2 * PART)]
+    assert [each for each, _ in source.asked[2:]] == [f"bytes={PART}-{2 * PART - 1}"]
     assert tags(hosted) == {"1.0": digest_of(manifest_of(layer))}
     assert registry.fetched("manifests").count("1.0") == 1
     hosted.house.assert_nothing_is_left()
