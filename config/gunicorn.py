@@ -101,7 +101,9 @@ def _work_beside(server: Any) -> None:
 
     def manage_all() -> None:
         manage_workers()
-        beside.look()
+        # A server that is refused (its name is another one's) runs no jobs meanwhile.
+        if _master().board.serves:
+            beside.look()
 
     def stop_all(graceful: bool = True) -> None:
         beside.end()
@@ -124,7 +126,8 @@ def _halt_in_peace(server: Any) -> None:
 
     def halt_once(reason: str | None = None, exit_status: int = 0) -> None:
         server.WORKER_BOOT_ERROR = server.APP_LOAD_ERROR = -1
-        halt(reason, exit_status)
+        # The last line is the one that is read: not that a worker failed to boot, but why.
+        halt(reason and (_master().board.refusal or reason), exit_status)
 
     server.halt = halt_once
 

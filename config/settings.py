@@ -219,6 +219,19 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
+# What each process of a cluster may have as it needs it: its own address, names, connections, patience with clients and logs. All others
+# decide about what the processes share, and are to be the same everywhere.
+OWN = frozenset(
+    {
+        "bind", "port", "tls_cert", "tls_key", "data_dir", "database_url", "database_session_url", "database_pool_size", "session_pool_size",
+        "database_wait_seconds", "database_connect_seconds", "database_statement_seconds", "deployment", "instance_id", "web_concurrency",
+        "serve_worker", "trusted_proxies", "header_seconds", "idle_seconds", "least_body_rate", "keepalive_seconds", "graceful_seconds",
+        "max_connections", "max_header_bytes", "max_header_count", "ownership_wait_seconds", "admin_password", "log_level", "access_log",
+        "url", "token", "pg_bin",
+    }
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Settings:
     """What `SETTINGS` says of each; sizes are bytes, times seconds."""
@@ -320,6 +333,21 @@ class Settings:
     def uploads_per_key(self) -> int:
         """Uploads that one key (token, user or address) may have moving at once."""
         return self.max_uploads_per_key or min(4, self.max_uploads)
+
+
+def written(value: Any) -> str:
+    """As it stands in the environment; empty for what is not set."""
+    if value is None:
+        return ""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def common(settings: Settings) -> dict[str, str]:
+    """What is to be the same in all processes of a cluster, by variable; the secret key is not among them (storage/secret.py)."""
+    values = {each.variables[0]: getattr(settings, each.field) for each in SETTINGS if each.field not in OWN | {"secret_key"}}
+    # With and without saying so.
+    values["ARKVORY_MAX_UPLOADS_PER_KEY"] = settings.uploads_per_key
+    return {variable: written(value) for variable, value in values.items()}
 
 
 def _with_pod_name(environment: Mapping[str, str]) -> Mapping[str, str]:

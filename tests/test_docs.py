@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 from app.http.metrics import METRICS
@@ -82,6 +84,20 @@ def test_the_examples_of_the_api_page_are_taken(server: Server) -> None:
     for path, body in examples:
         answer = server.post(f"/api/v1/{path}", data=body, headers={"Content-Type": "application/json"})
         assert answer.status_code == 201, (path, answer.text)
+
+
+def test_the_example_of_uploads_in_parts_runs_as_it_stands(server: Server, tmp_path: Path) -> None:
+    server.repository("parted")
+    section = (ROOT / "docs/api.md").read_text().partition("\n## Uploads in parts\n")[2]
+    example = re.search(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    assert example is not None
+    script = example[1].replace("http://localhost:8080", server.url).replace("/repositories/files/", "/repositories/parted/")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env={**os.environ, "P": server.password},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert server.get("/raw/parted/images/disk.img").content == (tmp_path / "disk.img").read_bytes()
 
 
 def test_the_api_page_lists_every_operation(server: Server) -> None:

@@ -25,7 +25,8 @@ WORKER = "worker"
 class Instance:
     """One process; `age` (since its start), `heartbeat_age` and `oldest_unread` are seconds, the latter null without unread mail.
 
-    `replaced`: a younger one has its slot, so it is gone, whatever its last heartbeat says.
+    `replaced`: a younger one has its slot, so it is gone, whatever its last heartbeat says. `settings`: those that are to be the same in
+    all processes, by variable; null: it did not tell.
     """
 
     id: int
@@ -43,6 +44,7 @@ class Instance:
     replaced: bool
     unread: int
     oldest_unread: float | None
+    settings: Mapping[str, str] | None
 
     @property
     def label(self) -> str:
@@ -94,7 +96,7 @@ def instances(connection: Connection) -> list[Instance]:
         "extract(epoch from clock_timestamp() - i.started_at)::float8, i.heartbeat_at, "
         "extract(epoch from clock_timestamp() - i.heartbeat_at)::float8, "
         "i.heartbeat_at > clock_timestamp() - make_interval(secs => :silent) and not r.replaced, r.replaced, "
-        "coalesce(m.unread, 0), m.oldest "
+        "coalesce(m.unread, 0), m.oldest, i.settings "
         "from arkvory_instances i cross join lateral (select exists (select 1 from arkvory_instances n where n.name = i.name "
         "and n.slot = i.slot and n.id > i.id) as replaced) r left join (select instance_id, count(*) as unread, "
         "extract(epoch from clock_timestamp() - min(sent_at))::float8 as oldest from arkvory_mail group by 1) m on m.instance_id = i.id "

@@ -10,7 +10,7 @@ What is heard goes to a `Listener`, the cache: it does what it does after a comm
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import gevent
@@ -54,12 +54,15 @@ class Listener(Protocol):
 
 
 class Loop:
-    """One for each process; `name` and `slot` say which one it is (cluster/instance.py)."""
+    """One for each process; `name` and `slot` say which one it is (cluster/instance.py), `settings` what is to be the same in all."""
 
-    def __init__(self, database: Database, listener: Listener, version: str, patience_seconds: float = 0.0) -> None:
+    def __init__(
+        self, database: Database, listener: Listener, version: str, settings: Mapping[str, str], patience_seconds: float = 0.0
+    ) -> None:
         self._database = database
         self._listener = listener
         self._version = version
+        self._settings = settings
         # ARKVORY_UNSYNCED_READS_SECONDS: for so long memory is believed at least.
         self._oldest_poll = max(OLDEST_POLL_SECONDS, patience_seconds)
         self._oldest_probe = max(OLDEST_PROBE_SECONDS, patience_seconds)
@@ -280,7 +283,7 @@ class Loop:
         self._listener.keep(False)
         former, self._registration = self._registration, None
         name, slot = self._identify()
-        self._registration = membership.register(connection, name, slot, self.kind, self._version)
+        self._registration = membership.register(connection, name, slot, self.kind, self._version, self._settings)
         self._registered_at = self.last_heartbeat = self.last_poll = self.last_probe = now()
         self.incarnations += 1
         self._count_good()

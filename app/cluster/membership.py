@@ -7,9 +7,11 @@ lost. So there is no moment in which it is passed over by senders and does not k
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
@@ -31,7 +33,9 @@ class Registration:
     horizon: int
 
 
-def register(connection: Connection, name: str, slot: int, kind: str, version: str) -> Registration:
+def register(
+    connection: Connection, name: str, slot: int, kind: str, version: str, settings: Mapping[str, str] | None = None
+) -> Registration:
     """`connection` is in AUTOCOMMIT: the row is committed before the horizon is drawn.
 
     A sender advances epochs before it posts, so it has a transaction id by then. One that posted without seeing the row had it before
@@ -41,10 +45,13 @@ def register(connection: Connection, name: str, slot: int, kind: str, version: s
     """
     instance_id = connection.execute(
         text(
-            "insert into arkvory_instances (name, slot, kind, host, pid, version) "
-            "values (:name, :slot, :kind, :host, :pid, :version) returning id"
+            "insert into arkvory_instances (name, slot, kind, host, pid, version, settings) "
+            "values (:name, :slot, :kind, :host, :pid, :version, cast(:settings as jsonb)) returning id"
         ),
-        {"name": name, "slot": slot, "kind": kind, "host": socket.gethostname(), "pid": os.getpid(), "version": version},
+        {
+            "name": name, "slot": slot, "kind": kind, "host": socket.gethostname(), "pid": os.getpid(), "version": version,
+            "settings": None if settings is None else json.dumps(dict(settings)),
+        },
     ).scalar_one()
     horizon = connection.execute(text("select pg_current_xact_id()::text::bigint")).scalar_one()
     return Registration(int(instance_id), int(horizon))

@@ -690,6 +690,8 @@ instances = Table(
     Column("version", Text, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
     Column("heartbeat_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
+    # Those that are to be the same in all processes; null: of an older version.
+    Column("settings", JSONB),
 )
 
 # No foreign key: whoever sends does not lock the receiver's row.

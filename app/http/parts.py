@@ -51,6 +51,7 @@ from app.repository.uses import Uses
 from app.storage import BlobStore
 from app.storage.filesystem import FileStore
 from app.storage.mounts import is_shared
+from app.storage.secret import fingerprint_of
 from app.upload.admission import Admission
 from app.upload.multipart import Multiparts
 from app.upload.parts import PartHolds
@@ -59,7 +60,7 @@ from app.upload.sessions import Sessions
 from app.upload.shared_places import SharedPlaces
 from app.upstream.secrets import Secrets
 from config import Settings
-from config.settings import SettingError
+from config.settings import SettingError, common
 
 
 @dataclass
@@ -224,7 +225,9 @@ def _places(settings: Settings, database: Database, label: Callable[[], str]) ->
 
 
 def _loop(settings: Settings, database: Database, cache: Cache) -> Loop:
-    loop = Loop(database, Listening(cache), version("arkvory"), settings.unsynced_reads_seconds)
+    key = fingerprint_of(settings)
+    told = common(settings) | ({"ARKVORY_SECRET_KEY": key} if key else {})
+    loop = Loop(database, Listening(cache), version("arkvory"), told, settings.unsynced_reads_seconds)
     cache.require_synced = loop.require_synced
     cache.believes_absences = False
     return loop

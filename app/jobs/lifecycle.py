@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import gevent
 from sqlalchemy import text
@@ -103,11 +103,10 @@ class Lifecycle:
         try:
             first_start = self._begin()
         except DatabaseAway as error:
-            log.error("cannot start: %s", outage.words(error))
-            sys.exit(CANNOT_START)
+            _refuse(outage.words(error))
         except ArkvoryError as error:
-            log.error("cannot start: %s", error)
-            sys.exit(CANNOT_START)
+            _refuse(str(error))
+        master.current().board.note_serving()
         self._periodic.start()
         self._jobs = JobRunner(self._house, self._kind, jobs_of(self._house), families_of(self._house))
         self._jobs.start()
@@ -316,6 +315,13 @@ _WELCOME = """
 
   Maven, npm, container images, proxies and groups: README.md. All commands: .venv/bin/arkvory --help
 """
+
+
+def _refuse(reason: str) -> NoReturn:
+    """The master repeats it at its end, behind what it says itself."""
+    log.error("cannot start: %s", reason)
+    master.current().board.note_refusal(reason)
+    sys.exit(CANNOT_START)
 
 
 def _leave_to_who_waits(hub: Any) -> None:

@@ -378,7 +378,7 @@ class _Look:
     @property
     def _leaving_alone(self) -> str:
         assert self.condition is not None and self.condition.until is not None
-        return f"this process leaves it alone until {self.condition.until:%H:%M:%S} UTC ({self.condition.state})"
+        return f"this process leaves the upstream alone until {self.condition.until:%H:%M:%S} UTC ({self.condition.state})"
 
 
 def _looked_at(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import secrets
 from pathlib import Path
@@ -12,7 +14,21 @@ from config import Settings
 def secret_of(settings: Settings) -> bytes:
     """Keys are made from it, another one for each purpose. Raises OSError when the file can be neither read nor made."""
     given = settings.secret_key
-    return given.encode() if given else _kept_secret(settings.data_dir / "blobs" / "secret.key")
+    return given.encode() if given else _kept_secret(_place(settings))
+
+
+def fingerprint_of(settings: Settings) -> str:
+    """By which two processes find out whether they have the same one; it tells nothing of it. Empty while there is none: none is made."""
+    if not settings.secret_key and not _place(settings).exists():
+        return ""
+    try:
+        return hmac.digest(hashlib.sha256(secret_of(settings)).digest(), b"fingerprint", "sha256").hex()[:8]
+    except OSError:
+        return ""
+
+
+def _place(settings: Settings) -> Path:
+    return settings.data_dir / "blobs" / "secret.key"
 
 
 def _kept_secret(path: Path) -> bytes:

@@ -16,6 +16,7 @@ from app.http import doctor
 from app.http.doctor import FAIL, OK, WARN, Finding
 from app.http.doctor.cluster import LATE_HEARTBEAT_SECONDS, OLD_MAIL_SECONDS
 from app.http.doctor.mounts import examine_mount, mount_of
+from config.settings import OWN, SETTINGS
 from tests.cli.test_doctor import Report
 from tests.cluster.conftest import MakeMember
 from tests.conftest import MakeCluster, MakeHouse
@@ -25,7 +26,8 @@ from tests.support.server import Server
 
 HERE = socket.gethostname()
 WELL = (
-    "this process", "instances", "heartbeats", "mail", "dead letters", "versions", "connections", "storage", "blob store", "mount",
+    "this process", "instances", "heartbeats", "mail", "dead letters", "versions", "settings", "connections", "storage", "blob store",
+    "mount",
 )  # fmt: skip
 
 
@@ -211,6 +213,26 @@ def test_different_versions_are_named(make_member: MakeMember) -> None:
     instance(house, "vm2", version="0.2.0")
     found = examined(house, "versions")
     assert (found.status, "0.1.0 (1), 0.2.0 (1)" in found.message) == (WARN, True)
+
+
+def test_settings_that_must_agree_and_do_not_are_named_with_values_and_processes(make_member: MakeMember) -> None:
+    house = make_member(ARKVORY_DOWNLOAD_BYTES_PER_SECOND="20M", ARKVORY_MAX_UPLOADS="8", ARKVORY_SECRET_KEY="the first one")
+    instance(house, "old", version="0.0.9")
+    assert examined(house, "settings").status == OK
+    other = make_member(ARKVORY_MAX_UPLOADS_PER_KEY="4", ARKVORY_LOG_LEVEL="debug", ARKVORY_SECRET_KEY="another one")
+    for each in (house, other):
+        found = examined(each, "settings")
+        assert found.status == WARN
+        assert found.message.split("; ") == [
+            "ARKVORY_DOWNLOAD_BYTES_PER_SECOND is not set in here/1, 20971520 in here/0",
+            "ARKVORY_SECRET_KEY (or the key beside the blobs) is another one in here/0 than in here/1",
+        ]
+
+
+def test_every_setting_is_one_of_the_processes_own_or_of_all() -> None:
+    assert {each.field for each in SETTINGS} >= OWN
+    shared = {"download_bytes_per_second", "capacity_bytes", "max_upload_bytes", "max_uploads", "pins", "blob_grace_seconds", "public_url"}
+    assert not shared & OWN
 
 
 def test_the_connections_of_all_processes_together_must_fit(make_member: MakeMember) -> None:

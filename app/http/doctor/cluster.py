@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -172,12 +172,41 @@ def _versions(state: State) -> Finding:
     return ok("versions", f"all run {next(iter(counted))}" if counted else "nothing runs")
 
 
+def _settings(state: State) -> Finding:
+    """What each process was started with, where it decides about what all share."""
+    told = [(each, each.settings) for each in state.living if each.settings is not None]
+    different = []
+    for variable in sorted({variable for _, settings in told for variable in settings}):
+        by_value: dict[str, list[Instance]] = {}
+        for each, settings in told:
+            if variable in settings:
+                by_value.setdefault(settings[variable], []).append(each)
+        if len(by_value) > 1:
+            different.append(_difference(variable, by_value))
+    if different:
+        words = "; ".join(different[:MOST_SHOWN]) + ("; ..." if len(different) > MOST_SHOWN else "")
+        return warn("settings", words, "set the same on each server, and restart those that differ")
+    return ok("settings", "what must be the same in all processes is the same")
+
+
+def _difference(variable: str, by_value: Mapping[str, Sequence[Instance]]) -> str:
+    if variable == "ARKVORY_SECRET_KEY":
+        groups = [_names_alone(some) for some in by_value.values()]
+        return f"{variable} (or the key beside the blobs) is another one in {' than in '.join(groups)}"
+    return f"{variable} is " + ", ".join(f"{value or 'not set'} in {_names_alone(some)}" for value, some in sorted(by_value.items()))
+
+
+def _names_alone(some: Sequence[Instance]) -> str:
+    return ", ".join(each.label for each in some[:MOST_SHOWN]) + (", ..." if len(some) > MOST_SHOWN else "")
+
+
 _CHECKS: dict[str, Check] = {
     "instances": _instances,
     "heartbeats": _heartbeats,
     "mail": _mail,
     "dead letters": _dead_letters,
     "versions": _versions,
+    "settings": _settings,
 }
 
 

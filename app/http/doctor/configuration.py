@@ -6,7 +6,6 @@ import logging
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy import make_url
@@ -15,7 +14,7 @@ from app.database import embedded
 from app.http import tls
 from app.http.addresses import networks
 from app.http.doctor.findings import Finding, fail, ok, warn
-from config.settings import SETTINGS, SettingError, Settings, overruled_variables, unknown_variables
+from config.settings import SETTINGS, SettingError, Settings, overruled_variables, unknown_variables, written
 
 _CHECK = "configuration"
 SOON_SECONDS = 14 * 24 * 3600
@@ -34,14 +33,7 @@ def examine_configuration(settings: Settings) -> list[Finding]:
 
 def shown_settings(settings: Settings) -> dict[str, str]:
     """By variable, as it is written in the environment, for comparing two processes; without secrets and what differs rightly."""
-    return {each.variables[0]: _written(getattr(settings, each.field)) for each in SETTINGS if each.field not in _NOT_COMPARED}
-
-
-def _written(value: Any) -> str:
-    """Empty for what is not set."""
-    if value is None:
-        return ""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return {each.variables[0]: written(getattr(settings, each.field)) for each in SETTINGS if each.field not in _NOT_COMPARED}
 
 
 def drift(here: Settings, given: Mapping[str, str], running: Mapping[str, str]) -> Iterator[Finding]:
