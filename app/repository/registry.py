@@ -264,8 +264,7 @@ class Registry:
             return None
         if before.kind != "proxy":
             raise Invalid(f"a {before.kind} repository has no upstream", field="upstream")
-        former = upstreams.values(connection, self._secrets, repository_id)
-        return upstreams.merged(upstreams.kept(former, wanted or {}, moved=moved), wanted or {})
+        return upstreams.changed(connection, self._secrets, repository_id, wanted or {}, moved=moved)
 
     def _place_upstream(
         self, connection: Connection, caller: Caller, repository_id: int, url: str | None, described: Mapping[str, Any]

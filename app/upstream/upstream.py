@@ -100,8 +100,26 @@ def read(connection: Connection, secrets: Secrets, repository_id: int) -> Upstre
 
 def values(connection: Connection, secrets: Secrets, repository_id: int) -> dict[str, Any]:
     """With the secret ones. Raises Unavailable when they cannot be read."""
-    row = connection.execute(text("select shown, secret from arkvory_upstreams where repository_id = :id"), {"id": repository_id}).first()
+    row = connection.execute(_DESCRIBED, {"id": repository_id}).first()
     return {} if row is None else opened(secrets, row.shown, row.secret)
+
+
+def changed(connection: Connection, secrets: Secrets, repository_id: int, change: Mapping[str, Any], *, moved: bool) -> dict[str, Any]:
+    """All values after the change. Raises Invalid, and as `staying`."""
+    row = connection.execute(_DESCRIBED, {"id": repository_id}).first()
+    former = {} if row is None else staying(secrets, row.shown, row.secret, change, moved=moved)
+    return merged(former, change)
+
+
+_DESCRIBED = text("select shown, secret from arkvory_upstreams where repository_id = :id")
+
+
+def staying(
+    secrets: Secrets, described: Mapping[str, Any], secret: str | None, change: Mapping[str, Any], *, moved: bool
+) -> dict[str, Any]:
+    """As `kept`. Where none of the secrets of before stays, none need be read: the key may be another one by now. Raises Unavailable."""
+    stays = not moved and change.get("http_proxy") is None and any(name in described and name not in change for name in _SECRETS)
+    return kept(opened(secrets, described, secret if stays else None), change, moved=moved)
 
 
 def opened(secrets: Secrets, described: Mapping[str, Any], secret: str | None) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
+from cryptography.fernet import Fernet
 from gevent.event import Event
 
+from app.errors import Unavailable
 from app.repository.mirrors import run
 from tests.mirrors.conftest import Following
 from tests.mirrors.test_following import TREE, serve
@@ -15,7 +18,7 @@ from tests.protocols.maven.test_proxy import FOLDER, JAR, POM, metadata
 from tests.protocols.npm.packages import dist_of, tarball
 from tests.protocols.oci.conftest import MANIFEST, digest_of, manifest_of
 from tests.protocols.pypi.packages import sdist
-from tests.support.house import eventually
+from tests.support.house import ADMIN, eventually
 from tests.support.upstreams import FakeUpstream, noise
 
 NAMES = {"maven": "org.acme:lib", "npm": "p", "oci": "team/app", "pypi": "req"}
@@ -123,3 +126,25 @@ def test_what_was_copied_is_counted_with_it_and_outlives_a_kill(
     # What was on its way goes on without the run.
     after = proxied.run()
     assert (after.state, after.counts["done"]) == ("complete", 3)
+
+
+def test_credentials_that_were_kept_under_another_key_are_set_again(following: Following, upstream: FakeUpstream) -> None:
+    """Until then the mirror says so; what is not about them can be changed."""
+    house, login = following.house, {"username": "u", "password": "old"}
+    house.repository()
+    house.repository("proxied", kind="proxy", upstream_url=upstream.url, upstream=login)
+    serve(upstream, TREE)
+    following.follow(upstream_url=upstream.url, upstream=login)
+    assert following.run().state == "complete"
+    house.parts.mirrors._secrets._fernet = house.registry._secrets._fernet = Fernet(Fernet.generate_key())
+    after = following.run()
+    assert after.state == "failed" and "kept under another key" in (after.reason or "")
+    assert house.parts.mirrors.change(ADMIN, "files", {"every_seconds": 120}).upstream == {"username": "u", "password": True}
+    with pytest.raises(Unavailable):
+        house.change("proxied", upstream={"username": "v"})
+    house.parts.mirrors.change(ADMIN, "files", {"upstream": {"password": "new"}})
+    house.change("proxied", upstream={"password": "new"})
+    upstream.asked.clear()
+    assert following.run().state == "complete"
+    assert house.registry.show(ADMIN, "proxied").upstream == {"username": "u", "password": True}
+    assert {each.headers["authorization"] for each in upstream.asked} == {"Basic " + base64.b64encode(b"u:new").decode()}

@@ -16,14 +16,14 @@ from sqlalchemy import Connection, text
 from app.cache.snapshots import Snapshot, Snapshots
 from app.database.engines import Database
 from app.database.writelocks import Held
-from app.errors import Unavailable
+from app.errors import ArkvoryError, Unavailable
 from app.repository.fetching import Fetches
 from app.repository.mirrors import arkvory
 from app.repository.mirrors.copying import Follower, Prefetch, Repositories, Rules
 from app.repository.mirrors.documents import Documents
 from app.repository.mirrors.guides import LIST, Guide, Item, Trail
 from app.repository.mirrors.importing import Import, Imports, Source
-from app.repository.mirrors.run import Alone, Begun, Run
+from app.repository.mirrors.run import Alone, Begun, Run, tell_failure
 from app.repository.mirrors.settings import ARKVORY, Mirrors
 from app.repository.mirrors.worklist import Copied, Work, WorkList
 from app.repository.parts import Kept
@@ -94,7 +94,12 @@ class Mirroring:
         row, begun = started
         work = WorkList(self._database, mirror_id, repository_id, begun.round)
         with contextlib.closing(Documents()) as documents:
-            return Run(self._database, begun, work, self._steps(row, repository, guide, documents), alone, self._count).go()
+            try:
+                steps = self._steps(row, repository, guide, documents)
+            except ArkvoryError as error:
+                tell_failure(self._database, begun, error)
+                raise
+            return Run(self._database, begun, work, steps, alone, self._count).go()
 
     def _count(self, copied: Copied) -> None:
         self.files += copied.received is not None

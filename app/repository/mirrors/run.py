@@ -425,6 +425,12 @@ class _KeptItem:
             raise Unavailable("the run of the mirror is over; the rest is fetched by the next one")
 
 
+def tell_failure(database: Database, begun: Begun, error: ArkvoryError) -> None:
+    """Of a run that found no beginning. Raises ArkvoryError."""
+    with database.write() as connection:
+        connection.execute(_FAILED, {"id": begun.id, "runner": begun.runner, "reason": error.message[:LONGEST_MESSAGE]})
+
+
 def _fault(error: Exception) -> str:
     """For who manages the repository: what the error says is the log's, since it may quote statements and their values."""
     return f"a fault of the program ({type(error).__name__}); the server's log says more"
@@ -456,6 +462,10 @@ _FINISH = text(
     "current_at = case when :state = 'complete' then m.round_at else m.current_at end "
     "where m.id = :id and m.runner = :runner "
     "and not exists (select 1 from arkvory_mirror_items i where i.mirror_id = m.id and i.state = 'todo' and i.round = m.round)"
+)
+_FAILED = text(
+    "update arkvory_mirrors set state = 'failed', runner = null, reason = :reason, ended_at = clock_timestamp() "
+    "where id = :id and runner = :runner"
 )
 _END = text(
     f"update arkvory_mirrors m set {_TALLY}, state = :state, runner = null, reason = :reason, ended_at = clock_timestamp(), "

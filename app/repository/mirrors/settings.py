@@ -221,9 +221,11 @@ class Mirrors:
             return {"upstream_url": None, "shown": None, "secret": None, "inside": False}
         url, change = upstreams.check_url(wanted.upstream_url), wanted.upstream or {}
         before = connection.execute(_UPSTREAM, {"id": found.id}).first()
-        known = {} if before is None else upstreams.opened(self._secrets, before.shown, before.secret)
+        if before is not None and url == before.upstream_url and not change:
+            return {"upstream_url": url, "inside": before.may_lie_inside, "shown": json.dumps(before.shown), "secret": before.secret}
         moved = before is not None and upstreams.origin(url) != upstreams.origin(before.upstream_url)
-        after = upstreams.merged(upstreams.kept(known, change, moved=moved), change)
+        known = {} if before is None else upstreams.staying(self._secrets, before.shown or {}, before.secret, change, moved=moved)
+        after = upstreams.merged(known, change)
         if before is not None and url == before.upstream_url and "http_proxy" not in change:
             inside = before.may_lie_inside
         else:
