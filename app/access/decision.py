@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.access.identity import Caller, DeployScope, Identities, Identity
 from app.cache import keys
@@ -22,6 +22,7 @@ from app.cache.snapshots import Snapshot, other_format, read_snapshot, unknown_r
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import ArkvoryError, Forbidden, NotFound, Unauthenticated
 
 READ, WRITE, DELETE, MANAGE = PERMISSIONS = ("read", "write", "delete", "manage")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.access.decision import DELETE, READ, WRITE, Access
 from app.access.identity import Caller, new_token, token_digest
@@ -16,6 +16,7 @@ from app.cache.changes import Transaction, Transactions
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
+from app.database.statements import text
 from app.errors import Forbidden, Invalid, NotFound
 
 DEPLOY_PERMISSIONS = (READ, WRITE, DELETE)

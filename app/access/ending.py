@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cache.changes import Transaction, Transactions
+from app.database.statements import text
 from app.errors import Unavailable
 
 TRIES = 5

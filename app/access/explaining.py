@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.access.decision import READ, Grant, refusal_now
 from app.access.identity import LOCAL, Caller, Identity
 from app.access.visibility import APPLIES
 from app.cache.installation import read_switches
 from app.cache.snapshots import Snapshot
+from app.database.statements import text
 from app.errors import ArkvoryError, Unauthenticated
 
 

@@ -22,7 +22,7 @@ import gevent
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from gevent.lock import BoundedSemaphore
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.access.throttle import Throttle, network
 from app.cache import keys
@@ -31,6 +31,7 @@ from app.cache.single import SingleFlight
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
 from app.database.engines import Database
+from app.database.statements import text
 from app.database.turns import Turns
 from app.errors import NotFound, Unauthenticated, Unavailable
 

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass
 
 import gevent
-from sqlalchemy import text
 
 from app.access.authority import Authority
 from app.access.identity import Caller, Identities
@@ -15,6 +14,7 @@ from app.cache.changes import Transaction, Transactions
 from app.cache.installation import Switches, read_switches
 from app.database.engines import Database
 from app.database.locks import Step
+from app.database.statements import text
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,11 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 
-from sqlalchemy import text
-
 from app.access.identity import Caller, Identities
 from app.cache.changes import Transactions
 from app.database.engines import Database
 from app.database.locks import Step
+from app.database.statements import text
 from app.errors import Forbidden, Invalid, NotFound, TooManyLogins
 
 WAIT_SECONDS = 600

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.access.authority import Authority
 from app.access.ending import Ending, end_with_repositories
@@ -22,6 +22,7 @@ from app.cache.changes import Transaction, Transactions
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
+from app.database.statements import text
 from app.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")

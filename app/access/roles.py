@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.access.authority import Authority
 from app.access.decision import PERMISSIONS
@@ -21,6 +21,7 @@ from app.access.rules import MOST_RULES, lock_named
 from app.cache.changes import Transaction, Transactions
 from app.database.engines import Database
 from app.database.paging import Page, page
+from app.database.statements import text
 from app.errors import AlreadyExists, Invalid, NotFound
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.access.decision import MANAGE, PERMISSIONS, Access, find_repository
 from app.access.identity import Caller
@@ -15,6 +15,7 @@ from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
+from app.database.statements import text
 from app.errors import Invalid, NotFound
 
 EVERYONE = ("signed-in", "anonymous")

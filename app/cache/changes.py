@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 import gevent
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -30,6 +30,7 @@ from app.cluster.ownership import Ownership
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import ADMISSION, LockOrder, Step, repository_lock
 from app.database.pools import database_errors
+from app.database.statements import text
 from app.database.turns import RepositoryTurns
 from app.errors import ArkvoryError, DatabaseAway, OutcomeUnknown, Unavailable, UploadGivenUp
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cache import keys
 from app.cache.store import Cache
 from app.database.engines import Database
+from app.database.statements import text
 
 
 @dataclass(frozen=True, slots=True)

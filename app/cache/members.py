@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cache import keys
 from app.cache.rows import Rows
@@ -17,6 +17,7 @@ from app.cache.snapshots import Snapshot, unknown_repository
 from app.cache.store import Cache
 from app.cache.view import Epochs
 from app.database.engines import Database
+from app.database.statements import text
 
 
 @dataclass(frozen=True, slots=True)

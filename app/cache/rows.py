@@ -10,12 +10,12 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from app.cache.store import Cache
 from app.cache.view import Epochs
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
+from app.database.statements import text
 from app.errors import ArkvoryError
 
 log = logging.getLogger(__name__)

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.cache import keys
 from app.cache.rows import Rows
 from app.cache.store import Cache
 from app.cache.view import Epochs
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import NotFound
 
 FACTS = (

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cluster.mailbox import SILENT_SECONDS
+from app.database.statements import text
 
 LETTERS_SHOWN = 20
 # The kind of those that run jobs.

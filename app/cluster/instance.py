@@ -11,11 +11,12 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.database.engines import Database
 from app.database.locks import master_key, slot_key
 from app.database.pools import database_errors
+from app.database.statements import text
 from app.errors import Unavailable
 
 MOST_SLOTS = 1024

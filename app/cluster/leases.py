@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import gevent
-from sqlalchemy import text
 
 from app.database.clock import now
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import ArkvoryError
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from app.database.statements import text
 
 # A process whose heartbeat is older gets no mail (M4).
 SILENT_SECONDS = 30

@@ -14,9 +14,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cluster.mailbox import SILENT_SECONDS
+from app.database.statements import text
 
 HEARTBEAT_SECONDS = 10.0
 # Of the former heartbeat, when the next one is written.

@@ -18,12 +18,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gevent
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.database.engines import IDLE_IN_TRANSACTION_MS, Database
 from app.database.locks import OWNERSHIP
 from app.database.outage import outage
 from app.database.pools import database_errors, destroy, without_limit
+from app.database.statements import text
 from app.errors import ArkvoryError, DatabaseAway, NotOwner
 
 log = logging.getLogger(__name__)

@@ -22,12 +22,13 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import gevent
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.database.clock import now
 from app.database.engines import Database
 from app.database.locks import PIN_CLASS
 from app.database.outage import outage
+from app.database.statements import text
 from app.database.writelocks import Held
 from app.errors import ArkvoryError, LockLost, PinLost
 from app.storage import OpenBlob

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.database.engines import all_rows
+from app.database.statements import text
 from app.database.turns import paced
 
 Numbers = tuple[int, int, int, int]

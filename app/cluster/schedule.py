@@ -13,11 +13,12 @@ from datetime import datetime
 from typing import Any
 
 from gevent.event import Event
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cluster.leases import BEYOND
 from app.cluster.mailbox import SILENT_SECONDS
 from app.database.engines import Database
+from app.database.statements import text
 
 # Of what a run says, in characters.
 LONGEST_WORDS = 500

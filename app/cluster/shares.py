@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from sqlalchemy import text
-
 from app.cluster.leases import BEYOND, short
 from app.database.clock import now
 from app.database.engines import Database
 from app.database.locks import DOWNLOADS
+from app.database.statements import text
 from app.errors import ArkvoryError
 
 RENEW_SECONDS = 1.0

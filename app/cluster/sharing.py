@@ -7,13 +7,14 @@ everything again as soon as PostgreSQL answers; until then the generation alone 
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cluster.instance import Instance
 from app.cluster.ownership import Ownership
 from app.database.engines import Database
 from app.database.locks import OWNERSHIP
 from app.database.pools import database_errors
+from app.database.statements import text
 
 _LOCK = {"c": OWNERSHIP[0], "o": OWNERSHIP[1]}
 HOLDER = "a cluster"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
@@ -24,6 +24,7 @@ from app.database import migrate
 from app.database.locks import MIGRATION
 from app.database.pools import database_errors
 from app.database.programs import Programs, find_tools
+from app.database.statements import text
 from app.errors import Conflict, Invalid, Unavailable
 
 # Sums and memory, which the restore makes anew, and what belongs to the processes of the moment.

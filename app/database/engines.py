@@ -13,13 +13,14 @@ from typing import Any
 
 import gevent
 import sqlalchemy
-from sqlalchemy import Connection, CursorResult, Engine, Row, event, text
+from sqlalchemy import Connection, CursorResult, Engine, Row, event
 from sqlalchemy.engine import make_url
 
 from app.database import writelocks
 from app.database.fairness import FairPool
 from app.database.outage import outage
 from app.database.pools import Pool, TimedOut, database_errors, limit_statements
+from app.database.statements import text
 from app.database.writelocks import WriteLocks
 from app.errors import Unavailable
 from config import Settings

@@ -10,13 +10,14 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.pool import NullPool
 
 import migrations
 from app.database import pools
 from app.database.locks import MIGRATION
 from app.database.sessions import require_sessions
+from app.database.statements import text
 from app.errors import Unavailable
 
 log = logging.getLogger(__name__)

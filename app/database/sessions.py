@@ -12,10 +12,11 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from app.database.locks import TRIAL_CLASS
 from app.database.pools import destroy
+from app.database.statements import text
 from app.errors import Unavailable
 
 # A session that was closed is over at once; a loaded server may take a while.

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator
 
 import gevent
 from gevent.lock import BoundedSemaphore
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from app.database.clock import now
 from app.database.locks import write_key
 from app.database.outage import outage
 from app.database.pools import Pool, database_errors, destroy
+from app.database.statements import text
 from app.errors import ArkvoryError, DatabaseAway, LockLost
 
 log = logging.getLogger(__name__)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from flask import Blueprint, Response, jsonify
-from sqlalchemy import text
 
+from app.database.statements import text
 from app.errors import ArkvoryError
 from app.http.parts import parts
 

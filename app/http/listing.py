@@ -9,9 +9,10 @@ from html import escape
 from typing import Any
 
 from flask import Response
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cache.snapshots import Snapshot
+from app.database.statements import text
 from app.errors import ArkvoryError, IsFolder
 from app.http.errors import text_answer
 from app.http.negotiation import prefers_json

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any, NoReturn
 
 import gevent
-from sqlalchemy import text
 
 from app.cluster import localserver, master
 from app.cluster.inspection import WORKER, census
@@ -29,6 +28,7 @@ from app.cluster.localserver import LocalServer
 from app.database import embedded, migrate
 from app.database.embedded import EmbeddedPostgres
 from app.database.outage import outage
+from app.database.statements import text
 from app.errors import ArkvoryError, DatabaseAway, DatabaseRefuses
 from app.http import metrics
 from app.http.parts import Parts

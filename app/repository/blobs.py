@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import gevent
-from sqlalchemy import text
 
 from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
+from app.database.statements import text
 from app.errors import NotFound, UploadGivenUp
 from app.storage import BlobStore
 from app.upload.admission import Reservation

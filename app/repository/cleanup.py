@@ -24,7 +24,7 @@ from typing import Any
 
 import gevent
 from gevent.lock import BoundedSemaphore
-from sqlalchemy import Row, text
+from sqlalchemy import Row
 from sqlalchemy.exc import DBAPIError
 
 from app.cache.changes import Transactions, UploadState
@@ -32,6 +32,7 @@ from app.cache.installation import read_switches
 from app.cluster import mailbox, membership, pins
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import Step
+from app.database.statements import text
 from app.errors import Unavailable
 from app.repository.blobs import Blobs
 from app.repository.mirrors.worklist import delete_orphans

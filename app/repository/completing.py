@@ -19,10 +19,10 @@ from typing import Any
 from uuid import UUID
 
 import gevent
-from sqlalchemy import text
 
 from app.access.identity import LOCAL, Caller, Identities, Reference, reference_to
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import ArkvoryError, CapacitySpent, DigestMismatch, Later, NotFound, Unauthenticated, Unavailable, UploadIncomplete
 from app.repository.destination import Target
 from app.repository.publishing import Conditions, NewFile, Published, Publisher

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.access.decision import DELETE, WRITE, Access
 from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
+from app.database.statements import text
 from app.errors import Conflict, NotAllowedHere, NotFound, StillNeeded
 from app.repository.blobs import Blobs
 from app.repository.destination import Target, destination

@@ -18,9 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gevent
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import ArkvoryError
 
 FLUSH_SECONDS = 30.0

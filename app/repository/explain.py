@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.access.decision import MANAGE, READ, Access, find_repository
 from app.access.explaining import Verdict, explain
@@ -29,6 +29,7 @@ from app.cache.snapshots import Snapshot
 from app.cache.store import Cache
 from app.cache.view import Epochs
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import ArkvoryError, Forbidden, Invalid, Later, NotFound, Quarantined, UpstreamBusy
 from app.repository.dialects import Order
 from app.repository.fetching import UPSTREAM, Fetches

@@ -32,7 +32,7 @@ from typing import IO, Any, NamedTuple
 import gevent
 from gevent.event import AsyncResult, Event
 from gevent.lock import BoundedSemaphore
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.access.identity import Caller
 from app.cache import keys
@@ -41,6 +41,7 @@ from app.cache.store import Cache
 from app.cache.view import Epochs
 from app.cluster.leases import Leases
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import (
     ArkvoryError,
     CapacitySpent,

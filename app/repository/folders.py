@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
+from app.database.statements import text
 from app.repository.names import PATH_BYTES
 from app.repository.withholding import Judge
 

@@ -13,13 +13,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cache import keys
 from app.cache.members import Membership, Memberships, read_membership
 from app.cache.snapshots import Snapshot, Snapshots, read_snapshots
 from app.cache.store import Cache
 from app.cache.view import Epochs, Seen
+from app.database.statements import text
 from app.errors import DatabaseAway, Forbidden, IsFolder, NotFound, NotKept, RepositoryMaintenance, RepositoryOffline, Unavailable
 from app.repository.explain import Step, Wanted
 from app.repository.formats import FORMATS, MERGE, SHIELD, package_of

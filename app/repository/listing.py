@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.access.authority import Authority
 from app.access.decision import MANAGE, READ, Access, Grant, deployed, find_repository
@@ -21,6 +21,7 @@ from app.access.visibility import APPLIES, KNOWN, subject
 from app.cache.snapshots import EPOCHS, FACTS, Snapshot, snapshot_of
 from app.database.engines import Database
 from app.database.paging import Page
+from app.database.statements import text
 from app.errors import Forbidden, NotFound, Quarantined, Unauthenticated
 from app.repository.formats import is_internal, main_path
 from app.repository.members import members_now

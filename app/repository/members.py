@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.access.decision import MANAGE, Access
 from app.access.identity import Caller
@@ -14,6 +14,7 @@ from app.cache.changes import Transaction
 from app.cache.members import read_membership
 from app.cache.snapshots import Snapshot, read_snapshot, read_snapshots
 from app.database.locks import Step
+from app.database.statements import text
 from app.errors import ArkvoryError, Forbidden, Invalid, NotAllowedHere, NotFound, Unauthenticated
 
 MOST_MEMBERS = 100

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from sqlalchemy import text
-
 from app.access.decision import MANAGE, WRITE, Access, find_repository
 from app.access.identity import Caller
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.paging import Page
+from app.database.statements import text
 from app.errors import Forbidden, Invalid, NotFound, TooLarge, Unauthenticated
 from app.repository.completing import Completions, reference_of
 from app.repository.destination import Target, require_right

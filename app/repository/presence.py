@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gevent
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import Unavailable
 from app.storage.filesystem import address
 

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.access.decision import READ, Access, find_repository
 from app.access.identity import Caller
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import ArkvoryError, Invalid, NotAllowedHere, NotFound, Quarantined
 from app.repository.blobs import Linked
 from app.repository.formats import FORMATS

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 import gevent
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.access.decision import WRITE, Access
 from app.access.identity import Caller
@@ -31,6 +31,7 @@ from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
+from app.database.statements import text
 from app.errors import (
     AlreadyExists,
     ArkvoryError,

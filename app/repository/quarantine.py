@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.access.decision import MANAGE, Access, find_repository
 from app.access.identity import Caller
@@ -24,6 +24,7 @@ from app.cache.snapshots import Snapshot
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
+from app.database.statements import text
 from app.errors import Invalid, NotFound
 from app.repository.formats import FORMATS, is_internal, is_made, main_path
 from app.repository.members import require_own

@@ -10,9 +10,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.database.engines import Database
+from app.database.statements import text
 from config import Settings
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 import gevent
-from sqlalchemy import Connection, Row, TextClause, text
+from sqlalchemy import Connection, Row, TextClause
 
 from app.access.decision import READ, Access, find_repository, needs_login
 from app.access.identity import Caller
@@ -29,6 +29,7 @@ from app.cache.store import DOCUMENT_BYTES, Cache
 from app.cache.view import Epochs, Seen
 from app.cluster.pins import Pins
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import (
     ArkvoryError,
     IsFolder,

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from app.database.statements import text
 from app.errors import MissingParts
 
 PART, MEMBER, SAME, SUBJECT = "part", "member", "same", "subject"

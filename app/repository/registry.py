@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
 from app.access.authority import Authority
@@ -23,6 +23,7 @@ from app.cache.view import Epochs
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
+from app.database.statements import text
 from app.errors import AlreadyExists, Invalid, NotFound, Unavailable
 from app.repository.formats import FORMATS, NAME_POLICIES, VERSION_POLICIES, WRITE_POLICIES
 from app.repository.members import Members, Roll, groups_of, leave_groups, lost_by_groups, member_ids, warnings

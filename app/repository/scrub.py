@@ -16,9 +16,10 @@ from typing import Any
 
 import gevent
 from gevent.lock import BoundedSemaphore
-from sqlalchemy import Row, text
+from sqlalchemy import Row
 
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import ArkvoryError
 from app.storage import BlobStore, OpenBlob
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import text
-
 from app.cache.changes import Transactions
+from app.database.statements import text
 from config import Settings
 
 # Between two batches.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cache.installation import read_switches
+from app.database.statements import text
 from app.errors import ReadOnly
 
 

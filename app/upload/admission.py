@@ -15,10 +15,10 @@ from uuid import UUID, uuid4
 
 import gevent
 from gevent.lock import BoundedSemaphore
-from sqlalchemy import text
 
 from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
+from app.database.statements import text
 from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge, UploadGivenUp
 from app.storage import BlobStore
 from config import Settings

@@ -21,12 +21,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import gevent
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.cache.changes import Transaction, Transactions
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
+from app.database.statements import text
 from app.errors import ArkvoryError, Invalid, KeyReused, UploadClosed, UploadGivenUp, UploadIncomplete, UploadUnknown
 from app.storage import BlobStore
 from app.upload.admission import Admission

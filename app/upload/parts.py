@@ -17,11 +17,12 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import gevent
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cache.changes import Transaction, Transactions
 from app.database.clock import now
 from app.database.locks import Step
+from app.database.statements import text
 from app.errors import ArkvoryError, Invalid, TooManyUploads, UploadClosed, UploadGivenUp
 from app.storage import BlobStore, Incoming
 from app.upload.admission import Admission

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import gevent
-from sqlalchemy import Row, text
+from sqlalchemy import Row
 
 from app.cache.changes import Transactions
 from app.database.engines import Database
 from app.database.locks import Step
+from app.database.statements import text
 from app.errors import ArkvoryError, TooManyUploads, UploadUnknown, WrongOffset
 from app.storage import BlobStore, Incoming
 from app.upload.admission import Admission, Reservation

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import gevent
-from sqlalchemy import text
 
 from app.cluster.leases import BEYOND, short
 from app.database.engines import Database
 from app.database.locks import PLACES
+from app.database.statements import text
 from app.errors import ArkvoryError
 from app.upload.places import Places
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
+
+from app.database.statements import text
 
 MUTABLE_TTL, MISS_TTL = 60, 60
 

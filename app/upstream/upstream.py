@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from app.database.statements import text
 from app.errors import Invalid
 from app.upstream.secrets import Secrets
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from app.cluster import inspection
@@ -16,6 +16,7 @@ from app.database.locks import OWNERSHIP
 from app.database.outage import reason
 from app.database.pools import database_errors
 from app.database.sessions import require_sessions
+from app.database.statements import text
 from app.errors import ArkvoryError, DatabaseAway, Unavailable
 from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
 from app.http.doctor.upkeep import examine_jobs, examine_mirrors, examine_quotas

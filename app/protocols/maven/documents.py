@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.cache.snapshots import Snapshot
 from app.database.engines import all_rows
+from app.database.statements import text
 from app.protocols.maven.inspection import KIND
 from app.protocols.maven.names import CATALOG, METADATA, SIGNATURE, SNAPSHOT, is_snapshot
 from app.protocols.maven.told import (

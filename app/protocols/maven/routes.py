@@ -8,8 +8,9 @@ from datetime import datetime
 
 import gevent
 from flask import Blueprint, Response, request
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from app.database.statements import text
 from app.errors import ArkvoryError, Conflict, NotFound
 from app.http import listing
 from app.http.bodies import body_filler, body_reader, body_size, read_small

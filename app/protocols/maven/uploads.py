@@ -11,8 +11,9 @@ from xml.etree.ElementTree import ParseError
 import gevent
 from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import DefusedXMLParser
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from app.database.statements import text
 from app.errors import DigestMismatch, Invalid
 from app.http.bodies import check_size
 from app.protocols.maven.inspection import look_into

@@ -12,13 +12,13 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from flask import Response, request
-from sqlalchemy import text
 
 from app.access.decision import WRITE
 from app.access.identity import Caller, Credential, Identity
 from app.access.logins import Logins
 from app.access.people import UserChange, Users
 from app.access.tokens import NewToken, Token, Tokens
+from app.database.statements import text
 from app.errors import ArkvoryError, Forbidden, Invalid, NotFound, TooManyLogins, Unauthenticated
 from app.http.addresses import public_base, remote_address
 from app.http.bodies import body_reader

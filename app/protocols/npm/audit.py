@@ -12,9 +12,10 @@ from typing import Any
 
 import gevent
 from flask import Response, request
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cache.snapshots import Snapshot
+from app.database.statements import text
 from app.errors import ArkvoryError, Invalid, NotFound, TooLarge, UpstreamUnfit
 from app.http.bodies import body_reader
 from app.http.identity import caller, log_fact

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from app.database.statements import text
 from app.errors import Invalid, NotFound
 from app.protocols.npm.fragments import plain
 from app.protocols.npm.names import check_number_of_tags, check_tag, highest, tarball_path

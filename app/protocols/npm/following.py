@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Any
 
 import gevent
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from app.database.statements import text
 from app.errors import Invalid, NotFound
 from app.protocols.npm.changes import MOST_DEPRECATION
 from app.protocols.npm.fragments import Fragments, plain

@@ -15,9 +15,10 @@ from datetime import datetime
 from typing import Any
 
 import gevent
-from sqlalchemy import Connection, Row, TextClause, text
+from sqlalchemy import Connection, Row, TextClause
 
 from app.cache.snapshots import Snapshot
+from app.database.statements import text
 from app.errors import NotFound
 from app.http.responses import json_time
 from app.protocols.npm.fragments import ADDRESS, manifest_of

@@ -11,10 +11,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from flask import Response, request
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.access.decision import READ, Grant, find_repository
 from app.cache.snapshots import Snapshot
+from app.database.statements import text
 from app.errors import Invalid, UpstreamFailed
 from app.http.addresses import public_base
 from app.http.identity import caller, log_fact

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from app.database.statements import text
 from app.errors import Invalid
 from app.protocols.npm import archives
 from app.protocols.npm.changes import set_tag, settle_latest

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.cache.snapshots import Snapshot
 from app.database.engines import all_rows
+from app.database.statements import text
 from app.errors import NotFound
 from app.protocols.oci.manifests import OCI_INDEX
 from app.protocols.oci.names import MANIFESTS, is_tag, manifest_path, reference_of, referrers_path, tags_path

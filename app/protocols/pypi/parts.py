@@ -15,10 +15,11 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import gevent
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.cache.snapshots import Snapshot
 from app.database.engines import all_rows
+from app.database.statements import text
 from app.errors import NotFound
 from app.protocols.pypi import indexes, releases
 from app.protocols.pypi.indexes import Listing

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sqlalchemy import text
-
 from app.cache.snapshots import Snapshot, Snapshots
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import ArkvoryError, CapacitySpent, NotAllowedHere, NotFound, ReadOnly, TooLarge
 from app.repository.dialects import Order
 from app.repository.fetching import Fetches, NotStorable, Outcome

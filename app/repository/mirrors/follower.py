@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.cache.snapshots import Snapshot, Snapshots
 from app.database.engines import Database
+from app.database.statements import text
 from app.database.writelocks import Held
 from app.errors import ArkvoryError, Unavailable
 from app.repository.fetching import Fetches

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.access.identity import Caller
 from app.cache.snapshots import Snapshot, read_snapshot
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, UpstreamUnfit
 from app.repository.deleting import PackageState, amend_package, find_package
 from app.repository.formats import is_fixed, write_policy

@@ -19,9 +19,9 @@ from uuid import UUID
 from gevent import GreenletExit
 from gevent.event import Event
 from gevent.pool import Pool
-from sqlalchemy import text
 
 from app.database.engines import Database
+from app.database.statements import text
 from app.errors import (
     ArkvoryError,
     Blocked,

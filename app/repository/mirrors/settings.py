@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from app.access.authority import Authority
 from app.access.decision import MANAGE, Access
@@ -22,6 +22,7 @@ from app.cluster.schedule import Schedule, ask
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.paging import Page, page
+from app.database.statements import text
 from app.errors import Conflict, Invalid, NotAllowedHere, NotFound
 from app.repository.mirrors import arkvory
 from app.repository.mirrors.guides import Guide

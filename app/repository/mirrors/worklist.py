@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from app.database.engines import Database
+from app.database.statements import text
 from app.repository.mirrors.guides import FILE, Item
 
 BATCH = 500
