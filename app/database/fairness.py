@@ -5,12 +5,16 @@ SQLAlchemy's own gives one that comes free to whoever asks next, so on a busy se
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import Any
 
 from gevent.event import AsyncResult
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.util.queue import Empty, Full, QueueCommon
+
+# As of SQLAlchemy's own pools: below that they tell each of their steps.
+logging.getLogger(f"{__name__}.FairPool").setLevel(logging.WARNING)
 
 
 class FairQueue(QueueCommon[ConnectionPoolEntry]):
