@@ -127,7 +127,6 @@ def test_writers_and_readers_share_the_poolers_sessions_and_leave_nothing_in_the
     # The query of the configuration says these, the pooler itself the rest; nothing is a client's.
     assert (told.pop("idle_in_transaction_session_timeout"), told.pop("statement_timeout")) == ("60000", "31000")
     assert told.pop("client_connection_check_interval") == "2000"
-    assert (told.pop("transaction_isolation"), told.pop("transaction_read_only")) == ("read committed", "off")
     assert told.keys() <= {"application_name", "client_encoding", "DateStyle", "standard_conforming_strings", "TimeZone"}
 
 
