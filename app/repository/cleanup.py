@@ -11,7 +11,7 @@
     work of mirrors that are gone
     logins that nobody confirmed, tokens that expired a month ago        → gone
 
-Each batch is a short transaction of its own; whatever ends half way is finished by the next run.
+Each batch is a short transaction of its own; whatever ends half way is finished by the next run. Each step does what was due when it began.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import gevent
@@ -101,10 +102,10 @@ class Cleanup:
 
     def _run(self) -> Cleaned:
         done = Cleaned()
-        done.abandoned = self._in_batches(self._release_abandoned)
+        done.abandoned = self._release_abandoned()
         done.artifacts = self._sweep_deleted_repositories()
         done.parts = self._delete_parts()
-        done.garbage = self._in_batches(self._release_garbage)
+        done.garbage = self._release_garbage()
         # Before the blobs: none goes while a file is there that may still be placed.
         done.temporary = self._remove_temporary_files()
         done.blobs = self._delete_blobs()
@@ -123,21 +124,29 @@ class Cleanup:
         self._check()
         return step()
 
+    def _now(self) -> datetime:
+        """By the database's clock. What falls due while a step runs is the next run's: under load it would come to no end."""
+        with self._database.read() as connection:
+            now: datetime = connection.execute(text("select now()")).scalar_one()
+            return now
+
     # -- uploads
 
     def _release_abandoned(self) -> int:
-        return self._release("status = 'open' and lease_until < now() and not (id = any(cast(:mine as uuid[])))", "lease_until")
+        condition, now = "status = 'open' and lease_until < :now and not (id = any(cast(:mine as uuid[])))", self._now()
+        return self._in_batches(lambda: self._release(condition, "lease_until", now))
 
     def _release_garbage(self) -> int:
-        return self._release("status = 'garbage' and changed_at <= now() - make_interval(secs => :grace)", "changed_at")
+        condition, now = "status = 'garbage' and changed_at <= :now - make_interval(secs => :grace)", self._now()
+        return self._in_batches(lambda: self._release(condition, "changed_at", now))
 
-    def _release(self, condition: str, order: str) -> int:
+    def _release(self, condition: str, order: str, now: datetime) -> int:
         mine = [str(each) for each in self._admission.open_uploads]
         statement = text(
             "update arkvory_uploads set status = 'released', changed_at = now(), lease_until = null where id in "
             f"(select id from arkvory_uploads where {condition} order by {order} limit {BATCH} for update skip locked)"
         )
-        values = {"mine": mine} if ":mine" in condition else {"grace": self._grace}
+        values = {"now": now} | ({"mine": mine} if ":mine" in condition else {"grace": self._grace})
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.UPLOADS)
             return transaction.connection.execute(statement, values).rowcount
@@ -146,31 +155,31 @@ class Cleanup:
 
     def _delete_parts(self) -> int:
         """By repository, in the order of their age. While all that is stored is frozen, none goes."""
-        count = 0
+        count, now = 0, self._now()
         with self._database.read() as connection:
             frozen = read_switches(connection).read_only
-        while not frozen and (found := self._stale_parts()):
+        while not frozen and (found := self._stale_parts(now)):
             for repository_id, ids in found.items():
                 self._check()
-                count += self._delete_parts_of(repository_id, ids)
+                count += self._delete_parts_of(repository_id, ids, now)
         return count
 
-    def _stale_parts(self) -> Mapping[int, list[int]]:
+    def _stale_parts(self, now: datetime) -> Mapping[int, list[int]]:
         statement = text(
             "select a.id, a.repository_id from arkvory_artifacts a join arkvory_repositories r on r.id = a.repository_id "
             f"where r.deleted_at is null and {_STALE} order by a.candidate_at limit {BATCH}"
         )
         found: dict[int, list[int]] = defaultdict(list)
         with self._database.read() as connection:
-            for row in connection.execute(statement, {"grace": self._grace}):
+            for row in connection.execute(statement, {"grace": self._grace, "now": now}):
                 found[row.repository_id].append(row.id)
         return found
 
-    def _delete_parts_of(self, repository_id: int, ids: Sequence[int]) -> int:
+    def _delete_parts_of(self, repository_id: int, ids: Sequence[int], now: datetime) -> int:
         """Under the repository's lock nothing new refers to them; under the rows' own nobody renews them (W3)."""
         with self._transactions.begin(repository_id) as transaction:
             connection = transaction.connection
-            rows = connection.execute(_LOCKED_PARTS, {"ids": list(ids), "grace": self._grace}).all()
+            rows = connection.execute(_LOCKED_PARTS, {"ids": list(ids), "grace": self._grace, "now": now}).all()
             needed = [row.id for row in rows if is_part(connection, repository_id, row.path)]
             connection.execute(text("update arkvory_artifacts set candidate_at = null where id = any(:ids)"), {"ids": needed})
             going = [row for row in rows if row.id not in set(needed)]
@@ -190,22 +199,22 @@ class Cleanup:
         file is staged, and the row is untouched when it is locked: a file that came to the address after its row went would lie there
         for ever.
         """
-        count = 0
+        count, now = 0, self._now()
         last: Any = None
-        while rows := self._candidates(last):
+        while rows := self._candidates(last, now):
             self._check()
             staged = self._pool.apply(self._store.staged)
             count += sum(self._delete_blob(row) for row in rows if row.digest not in staged)
             last = (rows[-1].candidate_at, rows[-1].id)
         return count
 
-    def _candidates(self, after: Any) -> list[Row[Any]]:
+    def _candidates(self, after: Any, now: datetime) -> list[Row[Any]]:
         later = "" if after is None else "and (candidate_at, id) > (:at, :id)"
         statement = text(
-            "select id, digest, candidate_at, last_used_at from arkvory_blobs where candidate_at <= now() - make_interval(secs => :grace) "
+            "select id, digest, candidate_at, last_used_at from arkvory_blobs where candidate_at <= :now - make_interval(secs => :grace) "
             f"{later} order by candidate_at, id limit {BATCH}"
         )
-        values = {"grace": self._blob_grace} | ({} if after is None else {"at": after[0], "id": after[1]})
+        values = {"grace": self._blob_grace, "now": now} | ({} if after is None else {"at": after[0], "id": after[1]})
         with self._database.read() as connection:
             return list(connection.execute(statement, values))
 
@@ -339,7 +348,7 @@ class Cleanup:
             log.warning("old cache rows could not be deleted: %s", error)
 
 
-_STALE = "a.candidate_at <= now() - make_interval(secs => :grace)"
+_STALE = "a.candidate_at <= :now - make_interval(secs => :grace)"
 _LOCKED_PARTS = text(f"select a.id, a.path, a.blob_id, a.upload_id from arkvory_artifacts a where a.id = any(:ids) and {_STALE} for update")
 _EXPIRED = "expires_at < now() - make_interval(secs => :kept)"
 _DELETE_EXPIRED = (

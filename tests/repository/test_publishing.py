@@ -115,6 +115,24 @@ def test_w3_hundreds_of_publishes_race_the_cleanup_of_the_same_blobs_and_lose_no
         house.outcome(f"f{number}")
 
 
+def test_w3_a_cleanup_does_what_was_due_and_ends_however_much_falls_due_meanwhile(house: House) -> None:
+    house.repository()
+    house.publish("a", b"at first")
+    batches: list[int] = []
+
+    def meanwhile() -> None:
+        """An overwrite before each batch, past its grace before the next one."""
+        batches.append(len(batches))
+        assert len(batches) < 60, "it comes to no end"
+        house.publish("a", f"overwritten {len(batches)} times".encode())
+        gevent.sleep(0.005)
+
+    for _ in range(2):
+        house.parts.cleanup.run(meanwhile)
+    gevent.sleep(0.01)
+    house.assert_nothing_is_left()
+
+
 @pytest.mark.parametrize("step", ["row", "address", "file"])
 def test_w3_cleanup_leaves_alone_what_is_being_placed_however_long_it_takes(
     house: House, files: int, pause: MakePause, step: str
