@@ -265,15 +265,20 @@ class Multiparts:
 
     def claim(self, upload_id: UUID) -> Job | None:
         """Hold it, to complete it; null when somebody else does, it has ended, or was sent back."""
-        holder = uuid4()
-        with self._transactions.begin() as transaction:
-            transaction.order.reach(Step.PARTS)
-            if transaction.connection.execute(_COMPLETING, {"id": upload_id}).first() is None:
-                return None
-            transaction.order.reach(Step.UPLOADS)
-            held = transaction.connection.execute(
-                _CLAIM, {"id": upload_id, "holder": holder, "lease": self._settings.upload_lease_seconds}
-            ).scalar()
+        holder, held = uuid4(), None
+        try:
+            with self._transactions.begin() as transaction:
+                transaction.order.reach(Step.PARTS)
+                if transaction.connection.execute(_COMPLETING, {"id": upload_id}).first() is None:
+                    return None
+                transaction.order.reach(Step.UPLOADS)
+                held = transaction.connection.execute(
+                    _CLAIM, {"id": upload_id, "holder": holder, "lease": self._settings.upload_lease_seconds}
+                ).scalar()
+        except ArkvoryError:
+            if held is not None:
+                self._unclaim(upload_id, holder)
+            raise
         if held is None:
             return None
         with self._database.read() as connection:
@@ -281,6 +286,15 @@ class Multiparts:
             parts = connection.execute(text(f"{_PARTS} order by number"), {"id": upload_id}).all()
             strays = frozenset(connection.execute(_ALL_STRAYS, {"id": upload_id}).scalars())
         return Job(_upload(row), holder, int(held), row.asked_by, [_part(each) for each in parts], strays)
+
+    def _unclaim(self, upload_id: UUID, holder: UUID) -> None:
+        """The COMMIT of a claim may have been through: nobody is to wait for its lease. Where that cannot be written, they do."""
+        with contextlib.suppress(ArkvoryError), self._transactions.begin() as transaction:
+            transaction.order.reach(Step.UPLOADS)
+            transaction.connection.execute(
+                text("update arkvory_uploads set holder = null, held_until = null where id = :id and status = 'open' and holder = :holder"),
+                {"id": upload_id, "holder": holder},
+            )
 
     def put_off(self, job: Job, error: ArkvoryError, seconds: float) -> None:
         """Try again later; what was in the way can be read meanwhile."""

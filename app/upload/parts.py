@@ -185,22 +185,29 @@ class PartHolds:
     def _try_to_take(self, upload: Upload, number: int, size: int) -> Attempt | None:
         """Null while somebody has it. Of an upload of unknown size, what is still missing for this part is reserved."""
         until, key = now() + LEASE_SECONDS, {"id": upload.id, "number": number}
-        with self._admission.locked() if upload.plan.size is None else self._transactions.begin() as transaction:
-            transaction.order.reach(Step.PARTS)
-            connection = transaction.connection
-            _require_open(connection, upload.id)
-            _require_fit(connection, upload, number, size)
-            connection.execute(text("insert into arkvory_parts (upload_id, number) values (:id, :number) on conflict do nothing"), key)
-            before = connection.execute(_LOOK, key).one()
-            if before.busy:
-                return None
-            reserved = max(size, before.bytes) if upload.plan.size is None else 0
-            self._reserve(transaction, upload, reserved - before.bytes)
-            attempt = Attempt(upload.id, number, uuid4(), reserved, until)
-            connection.execute(
-                _TAKE, key | {"holder": attempt.holder, "lease": LEASE_SECONDS, "machine": self._machine, "bytes": reserved}
-            )
-            touch(transaction, upload.id, self._kept, received=-(before.size or 0), reserved=reserved - before.bytes)
+        attempt: Attempt | None = None
+        try:
+            with self._admission.locked() if upload.plan.size is None else self._transactions.begin() as transaction:
+                transaction.order.reach(Step.PARTS)
+                connection = transaction.connection
+                _require_open(connection, upload.id)
+                _require_fit(connection, upload, number, size)
+                connection.execute(text("insert into arkvory_parts (upload_id, number) values (:id, :number) on conflict do nothing"), key)
+                before = connection.execute(_LOOK, key).one()
+                if before.busy:
+                    return None
+                reserved = max(size, before.bytes) if upload.plan.size is None else 0
+                self._reserve(transaction, upload, reserved - before.bytes)
+                attempt = Attempt(upload.id, number, uuid4(), reserved, until)
+                connection.execute(
+                    _TAKE, key | {"holder": attempt.holder, "lease": LEASE_SECONDS, "machine": self._machine, "bytes": reserved}
+                )
+                touch(transaction, upload.id, self._kept, received=-(before.size or 0), reserved=reserved - before.bytes)
+        except ArkvoryError:
+            if attempt is not None:
+                # Its COMMIT may have been through.
+                self._give_up(attempt)
+            raise
         return attempt
 
     def _reserve(self, transaction: Transaction, upload: Upload, more: int) -> None:

@@ -7,6 +7,7 @@ with. A process that took in all bytes so far remembers their hashes; another on
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -149,17 +150,40 @@ class Sessions:
         return row
 
     def _try_to_hold(self, address: Address, holder: UUID) -> Row[tuple[int, int]] | None:
-        with self._transactions.begin() as transaction:
-            transaction.order.reach(Step.UPLOADS)
-            return transaction.connection.execute(
-                _HOLD, {"holder": str(holder), "lease": self._settings.upload_lease_seconds, **_values(address)}
-            ).first()
+        row = None
+        try:
+            with self._transactions.begin() as transaction:
+                transaction.order.reach(Step.UPLOADS)
+                row = transaction.connection.execute(
+                    _HOLD, {"holder": str(holder), "lease": self._settings.upload_lease_seconds, **_values(address)}
+                ).first()
+        except ArkvoryError:
+            if row is not None:
+                # Its COMMIT may have been through.
+                self._let_go_if_held(Reservation(address.id, address.repository_id, row.bytes, exact=False, holder=holder), row.received)
+            raise
+        return row
 
     def _told(self, reservation: Reservation, received: int) -> dict[str, object]:
         kept = self._settings.upload_session_seconds
         return {"received": received, "kept": kept, "id": str(reservation.id), "holder": str(reservation.holder)}
 
     def _let_go(self, reservation: Reservation, received: int) -> None:
+        try:
+            done = self._try_to_let_go(reservation, received)
+        except ArkvoryError:
+            self._let_go_if_held(reservation, received)
+            raise
+        if not done:
+            raise _unknown()
+
+    def _let_go_if_held(self, reservation: Reservation, received: int) -> None:
+        """Of what nobody knows whether it is held: others are not to wait for its lease. Where that cannot be written, they do."""
+        with contextlib.suppress(ArkvoryError):
+            self._try_to_let_go(reservation, received)
+
+    def _try_to_let_go(self, reservation: Reservation, received: int) -> bool:
+        """Whether it was held."""
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.UPLOADS)
             done = transaction.connection.execute(
@@ -170,8 +194,7 @@ class Sessions:
                 ),
                 self._told(reservation, received),
             )
-        if not done.rowcount:
-            raise _unknown()
+        return bool(done.rowcount)
 
 
 _NOTE = text(
