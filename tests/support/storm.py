@@ -1,4 +1,4 @@
-"""Everything at once for as long as one likes: clients of three formats that remember what they were told, and a weather that kills.
+"""Everything at once for as long as one likes: clients of all formats that remember what they were told, and a weather that kills.
 
 Each client owns what it writes, so it knows what may be there: after an answer exactly one thing, after a connection that broke the old
 or the new. Whatever else it sees is a fault. Faults are collected and not raised: all of them tell more than the first.
@@ -17,21 +17,26 @@ import signal
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gevent
 import requests
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.database import embedded
 from tests.protocols.pypi.packages import CONTENT_TYPE, form_of, wheel_members, zip_of
 from tests.support.database import start, take_down
+from tests.support.house import House
 from tests.support.server import Server
 
 PATIENCE = 60.0
 RECOVERY_SECONDS = 60.0
+REST_SECONDS = 150.0
+# The server ends those that rest for 15 s.
+REST_OF_A_LINE_SECONDS = 8.0
 MOST_FAULTS = 50
 # As some CI does: mostly small, sometimes large.
 SIZES = (0, 10, 2_000, 2_000, 30_000, 30_000, 300_000, 3_000_000)
@@ -45,6 +50,12 @@ def sha256(body: bytes) -> str:
 class Answer(NamedTuple):
     status: int
     body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def is_later(self) -> bool:
+        """Not now, as one that has no room for the request says it."""
+        return self.status in (429, 503)
 
 
 @dataclass
@@ -79,13 +90,18 @@ class Thing:
 
 
 class World:
-    """What all share: the server, the counts and the faults. `is_calm`: nothing is being killed, so nothing may break."""
+    """What all share: the server, the counts and the faults. `is_calm`: nothing is being killed, so nothing may break.
+
+    `is_resting`: nobody begins anything; `busy` are those that are still at it.
+    """
 
     def __init__(self, server: Server, authorization: str) -> None:
         self.server = server
         self.authorization = authorization
         self.is_calm = False
+        self.is_resting = False
         self.is_over = False
+        self.busy = 0
         self.done: Counter[str] = Counter()
         self.statuses: Counter[int] = Counter()
         self.faults: list[str] = []
@@ -95,6 +111,31 @@ class World:
         if len(self.faults) < MOST_FAULTS:
             self.faults.append(f"{time.strftime('%H:%M:%S')} {text}")
 
+    @contextlib.contextmanager
+    def busily(self) -> Iterator[None]:
+        """What is done inside is awaited by who wants rest, and begins after it."""
+        while self.is_resting:
+            gevent.sleep(0.05)
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
+    @contextlib.contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Nobody is at anything inside."""
+        self.is_resting = True
+        try:
+            deadline = time.monotonic() + REST_SECONDS
+            while self.busy and time.monotonic() < deadline:
+                gevent.sleep(0.05)
+            if self.busy:
+                self.fault(f"{self.busy} clients come to no end within {REST_SECONDS:.0f} s although nothing is killed")
+            yield
+        finally:
+            self.is_resting = False
+
 
 class Line:
     """One connection to the server, made again when it breaks."""
@@ -102,6 +143,7 @@ class Line:
     def __init__(self, world: World) -> None:
         self._world = world
         self._connection: http.client.HTTPConnection | None = None
+        self._used_at = 0.0
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer | None:
         """Null when the connection broke: nobody knows what became of it."""
@@ -127,11 +169,16 @@ class Line:
         return answer
 
     def _exchange(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[Answer, bool]:
+        if time.monotonic() > self._used_at + REST_OF_A_LINE_SECONDS:
+            self.hang_up()
+        self._used_at = time.monotonic()
         if self._connection is None:
             self._connection = http.client.HTTPConnection("127.0.0.1", self._world.server.port, timeout=PATIENCE)
-        self._connection.request(method, path, body, headers)
+        # Who is answered before the body was read has an answer.
+        with contextlib.suppress(BrokenPipeError):
+            self._connection.request(method, path, body, headers)
         got = self._connection.getresponse()
-        return Answer(got.status, got.read()), "Retry-After" in got.headers
+        return Answer(got.status, got.read(), dict(got.headers.items())), "Retry-After" in got.headers
 
     def hang_up(self) -> None:
         """What comes next goes over a fresh connection: the server ends those that rest."""
@@ -158,11 +205,15 @@ class Client:
 
     def run(self) -> None:
         while not self.world.is_over:
-            (action,) = self.random.choices(list(self._actions), list(self._actions.values()))
-            if self.things or action == self.store:
-                action()
-                self.world.done[f"{self.format} {action.__name__}"] += 1
+            with self.world.busily():
+                (action,) = self.random.choices(list(self._actions), list(self._actions.values()))
+                if self.things or action == self.store:
+                    action()
+                    self.world.done[f"{self.repository.removeprefix('storm-')} {action.__name__}"] += 1
             gevent.sleep(self.random.random() * 0.02)
+
+    def finish(self) -> None:
+        """Bring to an end what may change something by itself."""
 
     # What differs
 
@@ -234,16 +285,21 @@ class Client:
     def delete(self) -> None:
         """The oldest, where there are many."""
         thing = self.things[0] if len(self.things) > LIVE else self.random.choice(self.things)
-        answer = self.line.ask("DELETE", thing.address)
+        address = self.deleted_at(thing)
+        answer = self.line.ask("DELETE", address)
         if answer is None or answer.status == 503:
             thing.bodies.add(None)
-        elif answer.status in (204, 404):
+        elif answer.status in (202, 204, 404):
             if answer.status == 404 and None not in thing.bodies:
-                self.world.fault(f"DELETE {thing.address}: it was gone already")
+                self.world.fault(f"DELETE {address}: it was gone already")
             thing.bodies = {None}
             self.forget(thing)
         else:
-            self.world.fault(f"DELETE {thing.address}: {answer.status} {answer.body[:200]!r}")
+            self.world.fault(f"DELETE {address}: {answer.status} {answer.body[:200]!r}")
+
+    def deleted_at(self, thing: Thing) -> str:
+        """Where a client of the format deletes it."""
+        return thing.address
 
     def forget(self, thing: Thing) -> None:
         """Names of files are used once."""
@@ -370,6 +426,9 @@ class Weather:
     world: World
     postgres: embedded.EmbeddedPostgres
     pauses: tuple[float, float] = (2.0, 10.0)
+    # What is done at each rest, after so many blows.
+    rest: Callable[[], None] = lambda: None
+    between_rests: int = 10
     recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self, seconds: float) -> None:
@@ -382,6 +441,8 @@ class Weather:
             began = time.monotonic()
             blow()
             self._await(blow.__name__, before, began)
+            if sum(map(len, self.recoveries.values())) % self.between_rests == 0:
+                self.rest()
 
     def _blows(self) -> Iterator[Callable[[], None]]:
         """Each as often as the others, in any order."""
@@ -449,6 +510,30 @@ class Weather:
 
 def _is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/cmdline").exists() and bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+# What is true all the time
+
+
+@dataclass
+class Accountant:
+    """Compares counters with sums, and artifacts with what is published, again and again: they agree in each state of the database."""
+
+    world: World
+    observer: House
+    looks: int = 0
+
+    def run(self) -> None:
+        while True:
+            try:
+                self.observer.assert_counted()
+                self.observer.assert_published_is_there()
+                self.looks += 1
+            except AssertionError as error:
+                self.world.fault(str(error))
+            except SQLAlchemyError:
+                """It was killed."""
+            gevent.sleep(0.5)
 
 
 # Memory
