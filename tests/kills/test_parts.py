@@ -1,18 +1,20 @@
-"""A server, or its database, ended at each step of a part and of the end of an upload in parts (W1, W4, ADR 12)."""
+"""A server, or its database, ended at each step of a part and of the end of an upload in parts (W1, W4, ADR 12; docs/kills.md)."""
 
 from __future__ import annotations
 
 import itertools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import gevent
 import pytest
 import requests
 
 from app.database import embedded
+from tests.support import kills_page
 from tests.support.house import eventually
-from tests.support.kills import BREAKS, PATH, Scene, Stand, assert_clean, record, stop_at
+from tests.support.kills import BREAKS, PATH, Scene, Stand, assert_clean, lose_at, record, stop_at
 
 pytestmark = pytest.mark.soak
 SIZE, PART = 60, 40
@@ -62,6 +64,10 @@ class SendPart(Scene):
         self.expect(self.state()["received"] == (SIZE if 2 in numbers else PART), "other bytes are told than are there")
         self.assert_whole()
 
+    def outcome(self) -> str:
+        """A cell of the page."""
+        return f"{self.answer}, {'there' if 2 in self.numbers() else 'missing'}"
+
     def again(self) -> None:
         """W4: the client asks once more, and comes to its end."""
         self.expect(self.send().status_code == 200, "the same part again is refused")
@@ -91,20 +97,36 @@ class Complete(SendPart):
         self.expect(self.answer != "201" or state == "published", "it was answered, and is not there")
         self.assert_whole()
 
+    def outcome(self) -> str:
+        """Once it has gone on by itself as far as it does: what comes after the COMMIT that others see takes a moment."""
+        gevent.sleep(0.5)
+        return f"{self.answer}, {self.content()}, {'parts' if self.state()['state'] == 'open' else self.left() or 'nothing'}"
+
     def again(self) -> None:
         self.expect(self.send().status_code in (201, 202), "the same again is refused")
         self.settle()
 
 
-def strike_each(stand: Stand, kind: type[SendPart], blows: Iterator[Callable[[], None]]) -> None:
+OPERATIONS: dict[str, type[SendPart]] = {"A part": SendPart, "Complete": Complete}
+# Brings a request to its step, and strikes.
+Strike = Callable[[SendPart, str], Scene]
+
+
+@pytest.fixture(scope="module")
+def steps(stand: Stand) -> dict[str, list[str]]:
+    return {name: record(operation(stand)) for name, operation in OPERATIONS.items()}
+
+
+def strike_each(stand: Stand, name: str, steps: Sequence[str], strike: Strike) -> dict[str, str]:
+    """The cells of the page. Fails with everything that is wrong."""
+    cells: dict[str, str] = {}
     problems: list[str] = []
-    for step in record(kind(stand)):
-        scene = kind(stand)
-        stopped = stop_at(scene, step)
-        next(blows)()
-        stopped.go()
+    for step in steps:
+        scene = OPERATIONS[name](stand)
+        strike(scene, step)
         stand.server.wait_until_ready()
         scene.check()
+        cells[step] = scene.outcome()
         stand.assert_counted()
         stand.assert_published_is_there()
         stand.assert_rows_and_files()
@@ -115,14 +137,38 @@ def strike_each(stand: Stand, kind: type[SendPart], blows: Iterator[Callable[[],
     stand.clean_up()
     assert_clean(stand)
     assert not problems, problems
+    return cells
 
 
-@pytest.mark.parametrize("kind", [SendPart, Complete])
-def test_the_process_killed_at_each_step(stand: Stand, kind: type[SendPart]) -> None:
-    strike_each(stand, kind, (lambda master=number % 4 == 3: stand.kill(master=master) for number in itertools.count()))
+def with_blows(blows: Iterator[Callable[[], None]]) -> Strike:
+    def strike(scene: SendPart, step: str) -> Scene:
+        stopped = stop_at(scene, step)
+        next(blows)()
+        stopped.go()
+        return scene
+
+    return strike
 
 
-@pytest.mark.parametrize("kind", [SendPart, Complete])
-def test_postgresql_killed_at_each_step(stand: Stand, own_postgres: embedded.EmbeddedPostgres, kind: type[SendPart]) -> None:
-    hows = itertools.cycle((signal.SIGQUIT, signal.SIGKILL))
-    strike_each(stand, kind, (lambda how=how: stand.crash(own_postgres, how) for how in hows))
+each_operation = pytest.mark.parametrize("name", OPERATIONS)
+
+
+@each_operation
+def test_w1_w4_the_process_killed_at_each_step(stand: Stand, steps: dict[str, list[str]], name: str) -> None:
+    blows = with_blows(lambda master=number % 4 == 3: stand.kill(master=master) for number in itertools.count())
+    kills_page.check(name, steps[name], "process killed", strike_each(stand, name, steps[name], blows))
+
+
+@each_operation
+def test_w1_w4_postgresql_killed_at_each_step(
+    stand: Stand, own_postgres: embedded.EmbeddedPostgres, steps: dict[str, list[str]], name: str
+) -> None:
+    blows = with_blows(lambda how=how: stand.crash(own_postgres, how) for how in itertools.cycle((signal.SIGQUIT, signal.SIGKILL)))
+    kills_page.check(name, steps[name], "PostgreSQL killed", strike_each(stand, name, steps[name], blows))
+
+
+@each_operation
+@pytest.mark.parametrize(("how", "column"), [("lost", "COMMIT lost"), ("unheard", "its answer lost")])
+def test_w1_w4_each_commit_lost_and_its_answer_lost(wired: Stand, steps: dict[str, list[str]], name: str, how: str, column: str) -> None:
+    commits = [step for step in steps[name] if ": commit" in step]
+    kills_page.check(name, steps[name], column, strike_each(wired, name, commits, lambda scene, step: lose_at(scene, step, how)))

@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from sqlalchemy import make_url
 
-from app.database import embedded, migrate
+from app.database import embedded
 from tests.support import kills_page
-from tests.support.database import execute
-from tests.support.kills import OPERATIONS, Scene, Stand, Wave, look_after, outcome, record, stop_at, strike, waves
+from tests.support.kills import OPERATIONS, Scene, Stand, Wave, look_after, lose_at, outcome, record, strike, waves
 
 Steps = dict[str, list[str]]
 
@@ -82,35 +80,13 @@ def test_w1_to_w5_postgresql_killed_at_each_step(stand: Stand, own_postgres: emb
     check_page(steps, "PostgreSQL killed", strike_all(stand, steps, blows, clean_first=False))
 
 
-@pytest.fixture(scope="module")
-def wired(own_postgres: embedded.EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    execute(own_postgres.url, "create database wired")
-    url = make_url(own_postgres.url).set(database="wired").render_as_string(hide_password=False)
-    migrate.upgrade(url)
-    made = Stand(tmp_path_factory.mktemp("wired"), url, through_a_wire=True)
-    try:
-        yield made.start()
-    finally:
-        made.close()
-
-
-def lose(stand: Stand, name: str, step: str, how: str) -> Scene:
-    """Let the wire break at the COMMIT that is this step."""
-    assert stand.wire is not None
-    stopped = stop_at(OPERATIONS[name](stand), step)
-    stand.wire.at_commit = how
-    stopped.go()
-    assert stand.wire.at_commit is None, "no COMMIT came"
-    return stopped.scene
-
-
 @pytest.mark.parametrize(("how", "column"), [("lost", "COMMIT lost"), pytest.param("unheard", "its answer lost", marks=pytest.mark.soak)])
 def test_w1_to_w5_each_commit_lost_and_its_answer_lost(wired: Stand, steps: Steps, how: str, column: str) -> None:
     commits = {name: [step for step in steps[name] if ": commit" in step] for name in steps}
     cells: dict[tuple[str, str], str] = {}
     problems: list[str] = []
     for wave in waves(commits):
-        scenes = [lose(wired, name, step, how) for name, step in wave]
+        scenes = [lose_at(OPERATIONS[name](wired), step, how) for name, step in wave]
         note(wave, scenes, cells, problems, clean_first=how == "lost")
     assert not problems, "\n".join(problems)
     check_page(steps, column, cells)

@@ -426,6 +426,17 @@ def stop_at(scene: Scene, step: str) -> Stopped:
     return stopped
 
 
+def lose_at(scene: Scene, step: str, how: str) -> Scene:
+    """Let the wire break at the COMMIT that is this step."""
+    wire = scene.stand.wire
+    assert wire is not None
+    stopped = stop_at(scene, step)
+    wire.at_commit = how
+    stopped.go()
+    assert wire.at_commit is None, "no COMMIT came"
+    return scene
+
+
 # Operations and steps.
 Wave = Sequence[tuple[str, str]]
 
