@@ -362,3 +362,32 @@ def test_lists_without_an_end_end_the_run(proxied: Following, upstream: FakeUpst
     assert "name more than 5 files and lists" in str(proxied.show().reason)
     gate.set()
     proxied.wait()
+
+
+def test_w1_a_copy_whose_end_was_not_noted_is_not_taken_for_the_one_before(
+    following: Following, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process died right after the commit, and the upstream went back to what it had before."""
+
+    def has(body: bytes) -> None:
+        digest = hashlib.sha256(body).hexdigest()
+        listed = {"items": [{"path": "a", "size": len(body), "sha256": digest, "quarantine": None}], "next": None}
+        upstream.put("/api/v1/repositories/origin/artifacts?limit=500", json.dumps(listed).encode())
+        upstream.put("/raw/origin/a", body, etag=f'"{digest}"')
+
+    def dies(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    following.house.repository()
+    has(b"first")
+    following.follow(source="arkvory", upstream_url=f"{upstream.url}/raw/origin")
+    assert following.run().state == "complete"
+    has(b"second")
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkList, "copied", dies)
+        following.run()
+    assert following.house.read("a") == b"second"
+    has(b"first")
+    assert following.run().state == "complete"
+    assert following.house.read("a") == b"first"
+    following.house.assert_nothing_is_left()

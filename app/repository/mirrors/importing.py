@@ -260,7 +260,8 @@ class Import(Chosen):
     def _copied(self, work: Work, kept: Kept, here: Here | None, wanted: Wanted) -> Copied:
         """With the validators of what was copied, where that is still here."""
         item = work.item
-        if here is not None:
+        if here is not None and item.digest is None:
+            # Where the list tells other bytes than those that are here, only these are wanted.
             wanted = replace(wanted, etag=work.etag, last_modified=work.last_modified)
         parts = Parts(self.imports.sessions, kept, self.snapshot.id, item.path)
         with self._answered(parts, wanted) as arrived:

@@ -270,7 +270,8 @@ _NOTE_BROUGHT = text(
     "with found as (select i.mirror_id, i.path, f.sha256 from unnest(cast(:paths as text[]), cast(:digests as text[])) as f(path, sha256) "
     "join arkvory_mirrors m on m.repository_id = :id "
     "join arkvory_mirror_items i on i.mirror_id = m.id and i.kind = 'file' and i.path = f.path order by i.path for update of i) "
-    "update arkvory_mirror_items i set sha256 = found.sha256 from found "
+    # The validators are those of the bytes before.
+    "update arkvory_mirror_items i set sha256 = found.sha256, etag = null, last_modified = null from found "
     "where i.mirror_id = found.mirror_id and i.kind = 'file' and i.path = found.path"
 )
 _FORGET_LISTS, _FORGET = (
