@@ -364,8 +364,9 @@ def test_lists_without_an_end_end_the_run(proxied: Following, upstream: FakeUpst
     proxied.wait()
 
 
+@pytest.mark.parametrize("digests", [True, False], ids=["the list tells digests", "it tells none"])
 def test_w1_a_copy_whose_end_was_not_noted_is_not_taken_for_the_one_before(
-    following: Following, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+    following: Following, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, digests: bool
 ) -> None:
     """Its process died right after the commit, and the upstream went back to what it had before."""
 
@@ -374,13 +375,14 @@ def test_w1_a_copy_whose_end_was_not_noted_is_not_taken_for_the_one_before(
         listed = {"items": [{"path": "a", "size": len(body), "sha256": digest, "quarantine": None}], "next": None}
         upstream.put("/api/v1/repositories/origin/artifacts?limit=500", json.dumps(listed).encode())
         upstream.put("/raw/origin/a", body, etag=f'"{digest}"')
+        upstream.put("/raw/origin/", page("a"))
 
     def dies(*_: object) -> None:
         raise RuntimeError("killed")
 
     following.house.repository()
     has(b"first")
-    following.follow(source="arkvory", upstream_url=f"{upstream.url}/raw/origin")
+    following.follow(source="arkvory" if digests else "index", upstream_url=f"{upstream.url}/raw/origin")
     assert following.run().state == "complete"
     has(b"second")
     with monkeypatch.context() as patch:

@@ -105,7 +105,7 @@ def test_w3_hundreds_of_publishes_race_the_cleanup_of_the_same_blobs_and_lose_no
     gevent.joinall([gevent.spawn(come_and_go, f"f{number}") for number in range(6)], raise_error=True)
     finished.set()
     gevent.joinall(cleaners, raise_error=True)
-    assert cleaners[0].get() > 5
+    assert sum(each.get() for each in cleaners) > 20
     gevent.sleep(0.01)
     house.clean()
     house.assert_counted()
