@@ -42,6 +42,7 @@ from tests.support.database import execute, start, take_down
 from tests.support.house import House
 from tests.support.memory import folder_in_memory
 from tests.support.pauses import Pause
+from tests.support.proxy import Wire
 from tests.support.server import Cluster, Server
 from tests.support.upstreams import FakeUpstream
 
@@ -155,6 +156,14 @@ def make_house(database_url: str, tmp_path: Path) -> Iterator[MakeHouse]:
 @pytest.fixture
 def house(make_house: MakeHouse) -> House:
     return make_house()
+
+
+@pytest.fixture
+def wire(database_url: str) -> Iterator[Wire]:
+    """Between a house and its database; it can break."""
+    made = Wire(database_url)
+    yield made
+    made.close()
 
 
 @pytest.fixture

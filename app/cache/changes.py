@@ -237,6 +237,7 @@ class Transactions:
         Raises NotOwner, DatabaseAway or Unavailable when it cannot begin, and OutcomeUnknown when the
         answer to COMMIT was lost and could not be found out in time.
         """
+        assert not (admission and repository_ids)
         self.ownership.require()
         self.active += 1
         try:

@@ -16,13 +16,6 @@ from tests.support.proxy import Wire
 
 
 @pytest.fixture
-def wire(database_url: str) -> Iterator[Wire]:
-    made = Wire(database_url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def house(wire: Wire, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     monkeypatch.setattr(changes, "OUTCOME_WAIT_SECONDS", 0.5)
     made = House(wire.url, tmp_path / "data")

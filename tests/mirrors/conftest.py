@@ -18,10 +18,12 @@ from app.protocols.oci.mirroring import Images
 from app.protocols.pypi.mirroring import Projects
 from app.protocols.pypi.upstream import PythonIndexes
 from app.protocols.raw.mirroring import Folders
+from app.repository.mirrors import run
 from app.repository.mirrors.follower import Standing
 from app.repository.mirrors.settings import Mirror, MirrorSettings
 from tests.conftest import MakeHouse
 from tests.support.house import ADMIN, House
+from tests.support.upstreams import FakeUpstream
 
 
 class Nobody:
@@ -90,3 +92,14 @@ class Following:
 @pytest.fixture
 def following(make_house: MakeHouse) -> Following:
     return Following(make_house())
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "FIRST_WAIT_SECONDS", 0.02)
+
+
+@pytest.fixture
+def proxied(following: Following, upstream: FakeUpstream) -> Following:
+    following.house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0})
+    return following

@@ -24,17 +24,6 @@ from tests.support.upstreams import FakeUpstream, noise
 NAMES = {"maven": "org.acme:lib", "npm": "p", "oci": "team/app", "pypi": "req"}
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "FIRST_WAIT_SECONDS", 0.02)
-
-
-@pytest.fixture
-def proxied(following: Following, upstream: FakeUpstream) -> Following:
-    following.house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0})
-    return following
-
-
 def serve_formats(upstream: FakeUpstream) -> None:
     """Something of each."""
     Python(upstream)

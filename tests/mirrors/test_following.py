@@ -38,17 +38,6 @@ def serve(upstream: FakeUpstream, tree: dict[str, bytes]) -> None:
         upstream.put(f"/{folder}", page(*sorted(names)))
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "FIRST_WAIT_SECONDS", 0.02)
-
-
-@pytest.fixture
-def proxied(following: Following, upstream: FakeUpstream) -> Following:
-    following.house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0})
-    return following
-
-
 def test_a_proxy_has_all_that_its_upstream_lists_before_anybody_asks(proxied: Following, upstream: FakeUpstream) -> None:
     serve(upstream, TREE)
     assert proxied.follow().state == "new"

@@ -9,7 +9,6 @@ import pytest
 
 from app.protocols.npm.documents import PackumentDocument
 from app.protocols.npm.kept import index_path
-from app.repository.mirrors import run
 from app.repository.mirrors.worklist import WorkList
 from app.repository.reading import Ask
 from tests.mirrors.conftest import Following
@@ -56,11 +55,6 @@ class Registry:
     def tarballs(self) -> int:
         """How often some were asked for."""
         return sum(1 for each in self.upstream.asked if each.target.endswith(".tgz"))
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "FIRST_WAIT_SECONDS", 0.02)
 
 
 @pytest.fixture

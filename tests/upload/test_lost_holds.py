@@ -18,13 +18,6 @@ each_end = pytest.mark.parametrize("how", ["lost", "unheard"])
 
 
 @pytest.fixture
-def wire(database_url: str) -> Iterator[Wire]:
-    made = Wire(database_url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def house(wire: Wire, database_url: str, tmp_path: Path) -> Iterator[House]:
     made = House(wire.url, tmp_path / "data", **SMALL_PARTS)
     made.url = database_url
