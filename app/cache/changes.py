@@ -275,6 +275,9 @@ class Transactions:
             self.cache.doubt(outcome)
             transaction.connection.invalidate()
             log.warning("the answer to COMMIT of transaction %s was lost: %r", outcome.transaction_id, error)
+            if not isinstance(error, Exception):
+                # Whoever is told to end ends: one that went on here would never hear of it again. `settle_doubts` finds out.
+                raise
             self._find_out(outcome, error)
             return
         self.cache.apply(outcome)

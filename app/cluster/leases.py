@@ -17,6 +17,7 @@ import gevent
 
 from app.database.clock import now
 from app.database.engines import Database
+from app.database.greenlets import end
 from app.database.statements import text
 from app.errors import ArkvoryError
 
@@ -67,7 +68,7 @@ class Leases:
             self._keep(name, holder, working)
         finally:
             ended = working.ready()
-            working.kill()
+            end(working)
             self._good_until.pop(name, None)
             self._let_go(name, holder, max(0.0, RESTING * every_seconds - (now() - began)) if ended else 0.0)
         return True
@@ -87,7 +88,7 @@ class Leases:
             yield held
         finally:
             if renewing is not None:
-                renewing.kill()
+                end(renewing)
                 self._drop(name, holder)
 
     def _renew(self, name: str, holder: str, seconds: float) -> None:

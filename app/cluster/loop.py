@@ -22,6 +22,7 @@ from app.cluster.mailbox import Letter
 from app.database.clock import now
 from app.database.delays import Delays
 from app.database.engines import Database
+from app.database.greenlets import end
 from app.database.outage import outage
 from app.database.pools import database_errors, destroy
 from app.errors import ArkvoryError, DatabaseAway
@@ -112,7 +113,7 @@ class Loop:
     def stop(self) -> None:
         """Within a second: no more polls, and no more mail where PostgreSQL answers."""
         if self._greenlet is not None:
-            self._greenlet.kill()
+            end(self._greenlet)
             self._greenlet = None
         self._close()
         registration, self._registration, self.online = self._registration, None, False

@@ -21,6 +21,7 @@ import gevent
 from sqlalchemy import Connection
 
 from app.database.engines import IDLE_IN_TRANSACTION_MS, Database
+from app.database.greenlets import end
 from app.database.locks import OWNERSHIP
 from app.database.outage import outage
 from app.database.pools import database_errors, destroy, without_limit
@@ -108,7 +109,7 @@ class Ownership:
     def release(self) -> None:
         """Give ownership up, after the last write."""
         if self._loop is not None:
-            self._loop.kill()
+            end(self._loop)
             self._loop = None
         self.generation = None
         self._close_session()

@@ -26,6 +26,7 @@ from sqlalchemy import Connection
 
 from app.database.clock import now
 from app.database.engines import Database
+from app.database.greenlets import end
 from app.database.locks import PIN_CLASS
 from app.database.outage import outage
 from app.database.statements import text
@@ -91,7 +92,7 @@ class Pins:
     def stop(self) -> None:
         """After the last download: all pins go."""
         if self._greenlet is not None:
-            self._greenlet.kill()
+            end(self._greenlet)
             self._greenlet = None
         self._end_session()
 
@@ -186,7 +187,7 @@ class _Session:
     def end(self) -> None:
         """Its rows go with it, at once where PostgreSQL answers."""
         if self._watching is not None:
-            self._watching.kill()
+            end(self._watching)
         if not self.held.lost:
             try:
                 with self.held.use() as session:

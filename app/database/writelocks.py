@@ -19,6 +19,7 @@ from gevent.lock import BoundedSemaphore
 from sqlalchemy import Connection, Engine
 
 from app.database.clock import now
+from app.database.greenlets import end
 from app.database.locks import write_key
 from app.database.outage import outage
 from app.database.pools import Pool, database_errors, destroy
@@ -131,7 +132,7 @@ class WriteLocks(Pool):
         try:
             yield held
         finally:
-            watching.kill()
+            end(watching)
             held.end()
             self._used -= 1
 

@@ -27,6 +27,7 @@ from app.cluster.inspection import WORKER, census
 from app.cluster.localserver import LocalServer
 from app.database import embedded, migrate
 from app.database.embedded import EmbeddedPostgres
+from app.database.greenlets import end
 from app.database.outage import outage
 from app.database.statements import text
 from app.errors import ArkvoryError, DatabaseAway, DatabaseRefuses
@@ -218,7 +219,7 @@ class Lifecycle:
     def stop(self) -> None:
         """After the last request."""
         if self._release is not None:
-            self._release.kill()
+            end(self._release)
         self._end_jobs()
         self._periodic.stop()
         if self._house.pins is not None:

@@ -197,3 +197,34 @@ def test_c2_after_a_crash_a_number_that_another_transaction_may_have_taken_is_no
     assert house.parts.transactions._settled_status(outcome) == "aborted"
     with house.parts.database.read() as connection:
         assert connection.execute(text("select 1")).scalar_one() == 1
+
+
+@pytest.mark.parametrize("behind", [True, False], ids=["committed", "aborted"])
+def test_c2_who_is_told_to_end_in_the_middle_of_a_commit_ends_and_it_is_found_out(
+    house: House, wire: Wire, monkeypatch: pytest.MonkeyPatch, behind: bool
+) -> None:
+    """As a job whose lease is lost; going on, it would run beside its successor."""
+    commit = house.parts.transactions._commit
+
+    def hold(transaction: changes.Transaction) -> None:
+        if transaction.outcome.repositories:
+            wire.hold(b"COMMIT", behind=behind)
+        commit(transaction)
+
+    monkeypatch.setattr(house.parts.transactions, "_commit", hold)
+
+    def for_ever() -> None:
+        while True:
+            publish_new(house)
+
+    running = gevent.spawn(for_ever)
+    assert wire.stopped.wait(10)
+    running.kill(timeout=5)
+    assert running.dead
+    with gevent.Timeout(10):
+        while doubts(house):
+            house.parts.transactions.settle_doubts()
+            gevent.sleep(0.02)
+    assert house.read("a", caller=NOBODY) == (b"new!" if behind else b"old")
+    house.assert_counted()
+    house.assert_published_is_there()
