@@ -38,7 +38,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ProgrammingError
 
 from app.database import embedded, migrate, pools
-from tests.support.database import execute, start, take_down
+from tests.support.database import administration, run, start, take_down
 from tests.support.house import House
 from tests.support.memory import folder_in_memory
 from tests.support.pauses import Pause
@@ -85,6 +85,7 @@ def postgres() -> Iterator[embedded.EmbeddedPostgres]:
             settings.write("fsync = off\nfull_page_writes = off\n")
         os.kill(running.pid, signal.SIGHUP)
         yield running
+        administration(running.url).dispose()
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def new_database(postgres: embedded.EmbeddedPostgres) -> NewDatabase:
 
     def make(template: str | None) -> str:
         name = f"test_{next(numbers)}"
-        execute(postgres.url, f"create database {name} template {template or 'template1'} strategy file_copy")
+        run(administration(postgres.url), f"create database {name} template {template or 'template1'} strategy file_copy")
         return make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
 
     return make
@@ -109,7 +110,7 @@ def new_database(postgres: embedded.EmbeddedPostgres) -> NewDatabase:
 @pytest.fixture(scope="session")
 def template(postgres: embedded.EmbeddedPostgres) -> str:
     """Name of a database with Arkvory's tables and no rows, migrated once."""
-    execute(postgres.url, f"create database {TEMPLATE}")
+    run(administration(postgres.url), f"create database {TEMPLATE}")
     migrate.upgrade(make_url(postgres.url).set(database=TEMPLATE).render_as_string(hide_password=False))
     return TEMPLATE
 
@@ -118,7 +119,7 @@ def drop(postgres: embedded.EmbeddedPostgres, url: str) -> None:
     """Again when an autovacuum worker is at it, which only a superuser may end."""
     for last in (False, False, False, True):
         try:
-            execute(postgres.url, f"drop database if exists {make_url(url).database} with (force)")
+            run(administration(postgres.url), f"drop database if exists {make_url(url).database} with (force)")
             return
         except ProgrammingError:
             if last:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
 from pathlib import Path
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from app.database import embedded
@@ -22,8 +23,18 @@ def start(data: Path) -> embedded.EmbeddedPostgres:
 
 
 def execute(url: str, statement: str) -> None:
+    """Run one statement outside of any transaction, over a connection of its own."""
+    run(create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool), statement)
+
+
+@functools.cache
+def administration(url: str) -> Engine:
+    """One connection that lasts: each new one, with an engine of its own, takes as long as making a database does."""
+    return create_engine(url, isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=0, pool_pre_ping=True)
+
+
+def run(engine: Engine, statement: str) -> None:
     """Run one statement outside of any transaction."""
-    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with engine.connect() as connection:
         connection.execute(text(statement))
 
