@@ -156,7 +156,6 @@ def build_parts(settings: Settings) -> Parts:
     secrets = Secrets(settings)
     fetches = Fetches(database, cache, secrets, deposits, editor, leases)
     imports = Imports(database, transactions, access, places, admission, store, blobs, sessions)
-    schedule = Schedule(database)
     mirrors = Mirrors(database, transactions, access, secrets, schedule)
     proxy = reader.sources["proxy"] = Proxy(reader, fetches)
     group = reader.sources["group"] = Group(reader, cache, snapshots, memberships, proxy)

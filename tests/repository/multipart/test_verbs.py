@@ -21,6 +21,9 @@ from app.errors import (
     UploadIncomplete,
     UploadUnknown,
 )
+from app.jobs.catalog import families_of
+from app.jobs.running import JobRunner
+from app.repository import completing
 from app.repository.publishing import Conditions
 from tests.conftest import MakeHouse, MakePause
 from tests.support.house import ADMIN, House, eventually, sha256
@@ -238,6 +241,26 @@ def test_a_large_one_goes_on_by_itself(make_house: MakeHouse) -> None:
     client.send_all(upload, BODY)
     assert client.complete(upload).state == "completing"
     client.ends(upload)
+    assert house.read("big.bin") == BODY
+
+
+def test_one_that_finds_no_room_is_done_at_once_by_whoever_runs_jobs(make_house: MakeHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a single node the next look is half a minute away."""
+    monkeypatch.setattr(completing, "AT_ONCE", 0)
+    house = make_house(**SMALL_PARTS, ARKVORY_COMPLETE_AT_ONCE_BYTES="50")
+    house.repository("files")
+    client = Client(house)
+    upload = client.create(size=len(BODY), part_size=30)
+    client.send_all(upload, BODY)
+    runner = JobRunner(house.parts, "web", (), families_of(house.parts))
+    runner.start()
+    try:
+        # It has looked, and waits.
+        gevent.sleep(0.5)
+        assert client.complete(upload).state == "completing"
+        client.ends(upload)
+    finally:
+        runner.begin_nothing()
     assert house.read("big.bin") == BODY
 
 
