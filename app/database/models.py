@@ -502,7 +502,12 @@ mirror_items = Table(
     Column("lasting", Boolean, nullable=False, server_default=text("false")),
     # Paths of files that come first, each in a line.
     Column("needs", Text),
-    # Of what was copied.
+    # The list that named it last; null: a round begins with it.
+    Column("named_by", EXACT),
+    # Of a list: how, and in which round, it was read to its end last.
+    Column("basis", Text),
+    Column("read_in", BigInteger),
+    # Of what was copied; of a list its validators then.
     Column("sha256", Text),
     Column("etag", Text),
     Column("last_modified", Text),
@@ -513,6 +518,7 @@ mirror_items = Table(
     CheckConstraint("kind in ('file', 'list')", name="kind"),
     CheckConstraint("state in ('todo', 'done', 'skipped', 'gone', 'failed')", name="state"),
     Index("ix_arkvory_mirror_items_todo", "mirror_id", "kind", "next_try_at", "path", postgresql_where=text("state = 'todo'")),
+    Index("ix_arkvory_mirror_items_named_by", "mirror_id", "named_by", postgresql_where=text("named_by is not null")),
 )
 
 # Quarantine: by path, outliving the artifact (W5). `main_path` is the path that somebody held; the files beside it are covered too.

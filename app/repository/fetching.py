@@ -23,7 +23,7 @@ import mimetypes
 import os
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -804,14 +804,16 @@ class Fetches:
 
     # -- without storing
 
-    def ask(self, snapshot: Snapshot, wanted: Wanted, most: int) -> bytes | None:
+    def ask(self, snapshot: Snapshot, wanted: Wanted, most: int, hear: Callable[[Answer], None] | None = None) -> bytes | None:
         """What the upstream of a proxy says to it just now; null when it knows of no such thing.
 
-        Raises UpstreamFailed, also for an answer of more than `most` bytes.
+        `hear` is called with the answer first. Raises UpstreamFailed, also for an answer of more than `most` bytes, and what `hear` raises.
         """
         order = Order(snapshot, "", "")
         found = self.look(order)
         with self._client.get(found.upstream, wanted, self._line(order, found)) as answer:
+            if hear is not None:
+                hear(answer)
             if answer.absent:
                 return None
             body = answer.whole(most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -36,7 +37,8 @@ class Registry:
 
     def tell(self, name: str) -> None:
         body = json.dumps(self.documents[name]).encode()
-        self.upstream.put(f"/{name.replace('/', '%2F')}", body, headers={"Content-Type": "application/json"})
+        where, etag = f"/{name.replace('/', '%2F')}", f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+        self.upstream.put(where, body, headers={"Content-Type": "application/json"}, etag=etag)
 
     def deprecate(self, name: str, version: str, message: str) -> None:
         self.documents[name]["versions"][version]["deprecated"] = message

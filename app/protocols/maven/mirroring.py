@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from xml.etree.ElementTree import Element, ParseError
 
 import gevent
@@ -100,7 +100,7 @@ def _compare(trail: Trail, item: Item, received: Received, head: Arrived) -> Non
 def _versions(trail: Trail, group: str, artifact: str) -> Iterator[Item]:
     folder = f"{group.replace('.', '/')}/{artifact}"
     path = f"{folder}/{METADATA}"
-    root = _document(trail, path)
+    root = _document(trail.ask_list, path)
     if trail.snapshot.kind == "proxy" and trail.wants(path):
         yield Item(FILE, path)
     for version in _texts(root, "versioning/versions/version"):
@@ -133,7 +133,7 @@ def _usual(trail: Trail, folder: str, artifact: str, version: str) -> Iterator[I
 def _builds(trail: Trail, folder: str, artifact: str, version: str) -> Iterator[Item]:
     """The newest build of each file of a snapshot, as its own metadata names them."""
     path = f"{folder}{METADATA}"
-    root = _document(trail, path)
+    root = _document(trail.ask, path)
     if trail.snapshot.kind == "proxy":
         yield Item(FILE, path)
     for each in root.iterfind("versioning/snapshotVersions/snapshotVersion"):
@@ -147,15 +147,15 @@ def _builds(trail: Trail, folder: str, artifact: str, version: str) -> Iterator[
 def _extension(trail: Trail, path: str) -> str:
     """Of the main file, by the descriptor; empty where there is none."""
     try:
-        root = _document(trail, path)
+        root = _document(trail.ask, path)
     except (NotFound, UpstreamUnfit):
         return "jar"
     packaging = next((each.text for each in root if _bare(each.tag) == "packaging" and each.text), "jar").strip()
     return _EXTENSIONS.get(packaging, packaging if _PACKAGING.fullmatch(packaging) else "jar")
 
 
-def _document(trail: Trail, path: str) -> Element:
-    body = trail.ask(Wanted(path), MOST_METADATA)
+def _document(ask: Callable[[Wanted, int], bytes | None], path: str) -> Element:
+    body = ask(Wanted(path), MOST_METADATA)
     if body is None:
         raise NotFound(f"the upstream has no {path!r}")
     root: Element | None = gevent.get_hub().threadpool.apply(_parsed, (body,))

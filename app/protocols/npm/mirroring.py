@@ -56,6 +56,10 @@ class Packages(OfFiles):
     def items(self, trail: Trail, path: str) -> Iterator[Item]:
         return _packages(trail, int(path[1:])) if path.startswith("#") else _tarballs(trail, path)
 
+    def speaks_of(self, path: str) -> str | None:
+        """Tags, deprecations and owners."""
+        return None if path.startswith("#") else path
+
     def takes(self, kind: str, path: str) -> bool:
         """Attestations come with their version where that is published."""
         return kind == "proxy" or not path.endswith(PROVENANCE)
@@ -110,7 +114,7 @@ def _found(body: bytes) -> tuple[list[str], int] | None:
 
 def _packument(package: str) -> Index:
     where = Wanted(package.replace("/", "%2F"), headers=ACCEPTED)
-    return Index(index_path(package), [where], MOST_PACKUMENT, remade=partial(remake, package))
+    return Index(index_path(package), [where], MOST_PACKUMENT, remade=partial(remake, package), alone=True)
 
 
 def _tarballs(trail: Trail, package: str) -> Iterator[Item]:

@@ -132,7 +132,7 @@ def _catalog(trail: Trail, query: str) -> Iterator[Item]:
     parts = urlsplit(trail.url)
     below = parts.path.strip("/")
     where = f"{parts.scheme}://{parts.netloc}/v2/_catalog{query or f'?n={PAGE}'}"
-    body = trail.ask(Wanted(where, headers=_JSON, scope="registry:catalog:*"), MOST_INDEX_BYTES)
+    body = trail.ask_list(Wanted(where, headers=_JSON, scope="registry:catalog:*"), MOST_INDEX_BYTES)
     if body is None:
         raise NotFound("the upstream has no catalog: name the images that are wanted")
     images = gevent.get_hub().threadpool.apply(_listed, (body, "repositories"))
@@ -161,7 +161,7 @@ def _listed(body: bytes, name: str) -> list[str] | None:
 
 def _tags(trail: Trail, image: str) -> Iterator[Item]:
     where = Place.of(trail.url, image).wanted("tags/list", _JSON)
-    for tag in _all_pages(trail, Index(tags_path(image), [where], MOST_INDEX_BYTES, further=next_page), "tags"):
+    for tag in _all_pages(trail, Index(tags_path(image), [where], MOST_INDEX_BYTES, further=next_page, alone=True), "tags"):
         if isinstance(tag, str) and is_tag(tag) and trail.wants(manifest_path(image, tag)):
             yield Item(LIST, f"{image}:{tag}")
 

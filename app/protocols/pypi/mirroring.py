@@ -59,14 +59,14 @@ def _may_be_uploaded(path: str) -> bool:
 
 
 def _projects(trail: Trail) -> Iterator[Item]:
-    with contextlib.closing(trail.document(Index(INDEX_PATH, _ways(trail, ""), MOST_INDEX_BYTES))) as index:
+    with contextlib.closing(trail.document(Index(INDEX_PATH, _ways(trail, ""), MOST_INDEX_BYTES, alone=True))) as index:
         for name in indexes.each_name(index):
             if trail.wants(f"{name}/"):
                 yield Item(LIST, name)
 
 
 def _files(trail: Trail, project: str) -> Iterator[Item]:
-    with contextlib.closing(trail.document(Index(page_path(project), _ways(trail, f"{project}/"), MOST_BYTES))) as page:
+    with contextlib.closing(trail.document(Index(page_path(project), _ways(trail, f"{project}/"), MOST_BYTES, alone=True))) as page:
         listing = indexes.listing_of(page, project)
     for listed in listing.files:
         for item in _with_companions(project, listed):

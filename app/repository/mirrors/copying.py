@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from app.cache.snapshots import Snapshot, Snapshots
@@ -13,7 +13,8 @@ from app.database.statements import text
 from app.errors import ArkvoryError, CapacitySpent, NotAllowedHere, NotFound, ReadOnly, TooLarge
 from app.repository.dialects import Order
 from app.repository.fetching import Fetches, NotStorable, Outcome
-from app.repository.mirrors.guides import Amendment, Index
+from app.repository.mirrors.guides import Amendment, Index, Trail
+from app.repository.mirrors.rereading import Reading
 from app.repository.mirrors.worklist import Copied, Work
 from app.repository.parts import Kept
 from app.repository.reading import Brought, check_online
@@ -26,6 +27,16 @@ class Follower(Protocol):
 
     def require_open(self) -> None:
         """Raises NotFound when the repository is gone, and Unavailable while it is offline."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """As it is at the moment."""
+
+    def read_by(self, reading: Reading) -> Trail:
+        """What leads through one list."""
+
+    def said_of(self, package: str | None) -> int:
+        """A number that moves with whatever the repository says of the package; 0 for none."""
 
     def copy(self, work: Work, kept: Kept) -> Copied:
         """`kept` is where parts of it stay.
@@ -81,17 +92,33 @@ class Prefetch(Chosen):
 
     database: Database
     fetches: Fetches
+    reading: Reading | None = None
 
     @property
     def url(self) -> str:
         return self.snapshot.upstream_url or ""
 
+    def read_by(self, reading: Reading) -> Prefetch:
+        return replace(self, reading=reading)
+
+    def said_of(self, package: str | None) -> int:
+        return 0
+
     def document(self, index: Index) -> Brought:
-        # The copy that clients get says nothing of what the upstream has now.
+        # The copy that clients get says nothing of what the upstream has now; that one is compared by the validators of the copy.
+        if self.reading is not None:
+            self.reading.take_in()
         return self.fetches.bring(self.snapshot, index.path, anew=True)
 
     def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
+        if self.reading is not None:
+            self.reading.take_in()
         return self.fetches.ask(self.snapshot, wanted, at_most)
+
+    def ask_list(self, wanted: Wanted, at_most: int) -> bytes | None:
+        if self.reading is None:
+            return self.ask(wanted, at_most)
+        return self.fetches.ask(self.snapshot, self.reading.asked(wanted), at_most, self.reading.hear)
 
     def amend(self, package: str, told: Callable[[], Amendment]) -> None:
         """What it says is its upstream's."""

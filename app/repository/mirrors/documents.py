@@ -41,6 +41,9 @@ class Documents:
             self._fetching.run(path, lambda: self.keep(path, fetch()))
         return fetch() if known is None else known
 
+    def has(self, path: str) -> bool:
+        return path in self._short or path in self._long
+
     def known(self, path: str) -> Brought | None:
         if path in self._short:
             self._short.move_to_end(path)

@@ -21,10 +21,10 @@ _AS_IT_IS = "/!$&'()*+,;=:@~"
 
 
 def items(trail: Trail, path: str) -> Iterator[Item]:
-    """What is in a folder. Raises NotFound, UpstreamFailed, and UpstreamUnfit for what is no list of a folder."""
+    """What is in a folder. Raises NotFound, UpstreamFailed, and UpstreamUnfit for what is no list of a folder; Unchanged."""
     folder, _, after = path.partition("\n")
     where = quote(folder, safe=_AS_IT_IS) + (f"?{urlencode({'after': after})}" if after else "")
-    body = trail.ask(Wanted(where, headers=_ACCEPTED), MOST_BYTES)
+    body = trail.ask_list(Wanted(where, headers=_ACCEPTED), MOST_BYTES)
     if body is None:
         raise NotFound(f"the upstream lists no folder {folder!r}")
     page = lists.read("folder", body, f"{trail.url}/{where}", f"the folder {folder!r}")

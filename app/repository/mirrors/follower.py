@@ -24,6 +24,7 @@ from app.repository.mirrors.copying import Follower, Prefetch, Repositories, Rul
 from app.repository.mirrors.documents import Documents
 from app.repository.mirrors.guides import LIST, Guide, Item, Trail
 from app.repository.mirrors.importing import Import, Imports, Source
+from app.repository.mirrors.rereading import FORM, Reading, Validators
 from app.repository.mirrors.run import Alone, Begun, Run, tell_failure
 from app.repository.mirrors.settings import ARKVORY, Mirrors
 from app.repository.mirrors.worklist import Copied, Work, WorkList
@@ -129,7 +130,7 @@ class Mirroring:
             follower = Prefetch(*chosen, self._database, self._fetches)
         else:
             follower = Import(*chosen, self._database, self._imports, self._source(row, snapshot), guide, documents)
-        return _Steps(row.source, guide, follower, follower)
+        return _Steps(row.source, row.revision, guide, follower)
 
     def _source(self, row: Any, snapshot: Snapshot) -> Source:
         """Another address is another upstream, as of a proxy."""
@@ -159,23 +160,35 @@ class _Locked:
 class _Steps:
     """See `run.Steps`."""
 
-    def __init__(self, source: str, guide: Guide, trail: Trail, follower: Follower) -> None:
+    def __init__(self, source: str, revision: int, guide: Guide, follower: Follower) -> None:
+        """`revision` is that of the mirror's settings."""
         self._source = source
+        self._revision = revision
         self._guide = guide
-        self._trail = trail
         self._follower = follower
 
-    def items(self, path: str) -> Iterator[Item]:
-        kind = self._trail.snapshot.kind
-        listed = self._listed_by_another(kind, path) if self._source == ARKVORY else self._guide.items(self._trail, path)
+    def reading(self, work: Work) -> Reading:
+        path = work.item.path
+        its_own = self._source != ARKVORY or path.startswith(_LED_TO)
+        package = self._guide.speaks_of(path.removeprefix(_LED_TO)) if its_own else None
+        # As it is before the upstream is asked: what is changed meanwhile is another basis.
+        epoch = self._follower.snapshot.epochs.metadata
+        basis = f"{FORM}.{self._revision}.{epoch}.{self._follower.said_of(package)}"
+        same = work.basis == basis
+        return Reading(basis, Validators(work.etag, work.last_modified) if same else Validators())
+
+    def items(self, path: str, reading: Reading) -> Iterator[Item]:
+        trail = self._follower.read_by(reading)
+        kind = trail.snapshot.kind
+        listed = self._listed_by_another(trail, kind, path) if self._source == ARKVORY else self._guide.items(trail, path)
         return (each for each in listed if each.kind == LIST or self._guide.takes(kind, each.path))
 
-    def _listed_by_another(self, kind: str, path: str) -> Iterator[Item]:
+    def _listed_by_another(self, trail: Trail, kind: str, path: str) -> Iterator[Item]:
         """What its list leads to may be lists of the format, which are called otherwise here than its pages."""
         if path.startswith(_LED_TO):
-            found = self._guide.items(self._trail, path.removeprefix(_LED_TO))
+            found = self._guide.items(trail, path.removeprefix(_LED_TO))
             return (_led_to(each) for each in found)
-        pages = arkvory.items(self._trail, path)
+        pages = arkvory.items(trail, path)
         return (_led_to(each) if each is not one else one for one in pages for each in self._all_of(kind, one))
 
     def _all_of(self, kind: str, item: Item) -> Iterable[Item]:

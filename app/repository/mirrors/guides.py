@@ -52,7 +52,8 @@ class Index:
     """A document of the upstream that a guide reads: what a proxy keeps at `path`; else the first of `ways` that is there.
 
     More than `at_most` bytes are none. `remade` and `further` are those of a `dialects.Plan`. `names`: HEAD is asked first, whose answer
-    says by which path its bytes are known for good; those that are at hand are not fetched.
+    says by which path its bytes are known for good; those that are at hand are not fetched. A list that is made of it `alone` is asked for
+    by the validators that it had (`rereading`).
     """
 
     path: str
@@ -61,6 +62,7 @@ class Index:
     remade: Remake | None = None
     further: Callable[[Arrived], str | None] | None = None
     names: Callable[[Arrived], str | None] | None = None
+    alone: bool = False
 
 
 class Amendment(Protocol):
@@ -100,6 +102,9 @@ class Trail(Protocol):
     def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
         """What the upstream answers, which is not stored; null where it has no such thing. Raises UpstreamFailed."""
 
+    def ask_list(self, wanted: Wanted, at_most: int) -> bytes | None:
+        """The same for what a list is made of, by the validators that it had. Raises Unchanged too."""
+
     def amend(self, package: str, told: Callable[[], Amendment]) -> None:
         """Let a hosted repository that has such a package say what its upstream has `told` of it; a proxy does so anyway."""
 
@@ -131,7 +136,10 @@ class Guide(Protocol):
         """Where a round begins."""
 
     def items(self, trail: Trail, path: str) -> Iterator[Item]:
-        """What a list names. Raises NotFound where it is not there, UpstreamFailed, and UpstreamUnfit for what is none."""
+        """What a list names. Raises NotFound where it is not there, UpstreamFailed, and UpstreamUnfit for what is none; Unchanged."""
+
+    def speaks_of(self, path: str) -> str | None:
+        """The package of which a list says more than which files there are: what is said here of it counts for its reading."""
 
     def led_to(self, kind: str, item: Item) -> Iterable[Item]:
         """What comes of a file that another Arkvory lists: itself, or the list by which a repository of that kind gets it."""
@@ -153,6 +161,9 @@ class OfFiles:
 
     def takes(self, kind: str, path: str) -> bool:
         return True
+
+    def speaks_of(self, path: str) -> str | None:
+        return None
 
     def led_to(self, kind: str, item: Item) -> Iterable[Item]:
         return [item]

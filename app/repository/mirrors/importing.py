@@ -25,6 +25,7 @@ from app.repository.formats import is_fixed, write_policy
 from app.repository.mirrors.copying import Chosen, Here, here_at
 from app.repository.mirrors.documents import Documents
 from app.repository.mirrors.guides import Amendment, Guide, Index, Item
+from app.repository.mirrors.rereading import Reading
 from app.repository.mirrors.worklist import Copied, Work, note_brought
 from app.repository.parts import Begun, Kept, Parts
 from app.repository.publishing import Conditions, KnownBlob, NewFile, Publisher, Session, Target
@@ -108,22 +109,38 @@ class Import(Chosen):
     source: Source
     guide: Guide
     documents: Documents
+    reading: Reading | None = None
 
     @property
     def url(self) -> str:
         return self.source.upstream.url
 
+    def read_by(self, reading: Reading) -> Import:
+        return replace(self, reading=reading)
+
+    def said_of(self, package: str | None) -> int:
+        with self.database.read() as connection:
+            return connection.execute(_REVISION, {"id": self.snapshot.id, "package": package}).scalar() or 0
+
     def document(self, index: Index) -> Brought:
+        if self.reading is not None:
+            if index.alone and not self.documents.has(index.path):
+                return self._read(index, self.reading)
+            self.reading.take_in()
         return self.documents.open(index.path, lambda: self._looked_up(index))
 
     def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
+        if self.reading is not None:
+            self.reading.take_in()
         with self.source.get(wanted) as answer:
-            if answer.absent:
-                return None
-            body = answer.whole(at_most)
-        if body is None:
-            raise UpstreamUnfit(f"the upstream's answer has more than {at_most} bytes")
-        return body
+            return _whole(answer, at_most)
+
+    def ask_list(self, wanted: Wanted, at_most: int) -> bytes | None:
+        if self.reading is None:
+            return self.ask(wanted, at_most)
+        with self.source.get(self.reading.asked(wanted)) as answer:
+            self.reading.hear(answer)
+            return _whole(answer, at_most)
 
     def amend(self, package: str, told: Callable[[], Amendment]) -> None:
         snapshot = self.snapshot
@@ -190,6 +207,15 @@ class Import(Chosen):
 
     # -- documents
 
+    def _read(self, index: Index, reading: Reading) -> Brought:
+        """What the list that is read is made of; files find it at hand. Raises NotFound, and Unchanged."""
+        for wanted in index.ways:
+            found = self._fetched(index, reading.asked(wanted))
+            if found is not None:
+                self.documents.keep_too(index.path, found)
+                return found
+        raise NotFound(f"the upstream has no {index.path!r}")
+
     def _looked_up(self, index: Index) -> Brought:
         """Raises NotFound."""
         stored = self._stored(index.path)
@@ -225,9 +251,9 @@ class Import(Chosen):
     def _pages(self, index: Index, wanted: Wanted, file: IO[bytes]) -> Arrived | None:
         """All of them, each in a line; the head of the first."""
         first: Arrived | None = None
-        following: str | None = wanted.path
-        while following is not None:
-            with self.source.get(replace(wanted, path=following)) as answer:
+        while True:
+            with self.source.get(wanted) as answer:
+                self._hear(index, answer)
                 if answer.absent and first is None:
                     return None
                 if answer.absent:
@@ -238,8 +264,15 @@ class Import(Chosen):
                 head = answer.head
             first = first or head
             following = None if index.further is None else index.further(head)
-        file.flush()
-        return first
+            if following is None:
+                file.flush()
+                return first
+            wanted = replace(wanted, path=following, etag=None, last_modified=None)
+
+    def _hear(self, index: Index, answer: Answer) -> None:
+        """Raises Unchanged."""
+        if self.reading is not None and index.alone:
+            self.reading.hear(answer)
 
     # -- what is fetched
 
@@ -319,6 +352,16 @@ class Import(Chosen):
         return receiver.finish()
 
 
+def _whole(answer: Answer, at_most: int) -> bytes | None:
+    """Null for absence. Raises UpstreamUnfit for more."""
+    if answer.absent:
+        return None
+    body = answer.whole(at_most)
+    if body is None:
+        raise UpstreamUnfit(f"the upstream's answer has more than {at_most} bytes")
+    return body
+
+
 def _check_length(item: Item, size: int | None, *, whole: bool) -> None:
     """With what the list told, so far or at the end. Raises Invalid."""
     if item.size is not None and size is not None and (size > item.size or (whole and size < item.size)):
@@ -356,6 +399,7 @@ def _remade(index: Index, file: IO[bytes]) -> int:
 _BLOB = text(
     "select b.digest, b.id from arkvory_artifacts a join arkvory_blobs b on b.id = a.blob_id where a.repository_id = :id and a.path = :path"
 )
+_REVISION = text("select p.revision from arkvory_packages p where p.repository_id = :id and p.name = :package")
 # What is held stays where it is.
 _ELSEWHERE = text(
     "select b.digest, b.size, b.checksums from arkvory_blobs b where b.digest = :digest and exists "

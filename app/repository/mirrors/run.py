@@ -44,6 +44,7 @@ from app.errors import (
     UpstreamFailed,
 )
 from app.repository.mirrors.guides import LIST, Item
+from app.repository.mirrors.rereading import Reading, Unchanged
 from app.repository.mirrors.settings import MOST_ERRORS
 from app.repository.mirrors.worklist import BATCH, Copied, Work, WorkList
 from app.repository.parts import Kept
@@ -87,8 +88,11 @@ class Steps(Protocol):
 
     def copy(self, work: Work, kept: Kept) -> Copied: ...
 
-    def items(self, path: str) -> Iterator[Item]:
-        """What a list names."""
+    def reading(self, work: Work) -> Reading:
+        """By what a list may be asked for."""
+
+    def items(self, path: str, reading: Reading) -> Iterator[Item]:
+        """What a list names. Raises Unchanged."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +244,7 @@ class Run:
         try:
             self._steps.require_open()
             if work.item.kind == LIST:
-                self._read(work.item)
+                self._read(work)
             else:
                 copied = self._steps.copy(work, _KeptItem(self, self._work, work))
                 self._work.copied(work.item.path, copied)
@@ -256,22 +260,37 @@ class Run:
             self._under_way.discard((work.item.kind, work.item.path))
             self._changed.set()
 
-    def _read(self, item: Item) -> None:
+    def _read(self, work: Work) -> None:
         """Its items first, in batches, then that it was read: one that broke off is read again, and what it named stays as it is."""
-        self.tally.cursor = item.path
+        path = self.tally.cursor = work.item.path
+        reading = self._steps.reading(work)
+        try:
+            self._add_all(path, reading)
+        except Unchanged:
+            self._name_again(path, work.read_in or 0)
+            reading.after = reading.before
+        self._work.read(path, reading)
+
+    def _add_all(self, path: str, reading: Reading) -> None:
         batch: list[Item] = []
-        for each in self._steps.items(item.path):
+        for each in self._steps.items(path, reading):
             batch.append(each)
             if len(batch) >= BATCH:
-                self._add(batch)
+                self._add(batch, path)
                 batch = []
-        self._add(batch)
-        self._work.read(item.path)
+        self._add(batch, path)
 
-    def _add(self, batch: list[Item]) -> None:
+    def _add(self, batch: list[Item], by: str) -> None:
+        self._require_going_on()
+        self._work.add(batch, by)
+
+    def _name_again(self, path: str, since: int) -> None:
+        while self._work.name_again(path, since):
+            self._require_going_on()
+
+    def _require_going_on(self) -> None:
         if self._cut is not None:
             raise Later("the run is over")
-        self._work.add(batch)
 
     # -- what becomes of what went wrong
 

@@ -6,8 +6,9 @@
     gone      the upstream has it no more, or names it no more
     failed    tried several times; the next round tries again
 
-A round reads all lists anew. What they name again keeps its state where it is here and known to be the same, and becomes `todo` otherwise;
-what no list names any more is gone. One runner at a time works at a list; a former one that lingers changes only what is still to do.
+A round asks for all lists. What they name again keeps its state where it is here and known to be the same, and becomes `todo` otherwise; what
+no list names any more is gone. A list that says what it said when it was read last names again what it named then (`named_by`), so no two of
+these name the same. One runner at a time works at a list; a former one that lingers changes only what is still to do.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from sqlalchemy import Connection
 from app.database.engines import Database
 from app.database.statements import text
 from app.repository.mirrors.guides import FILE, Item
+from app.repository.mirrors.rereading import Reading
 
 BATCH = 500
 STATES = ("todo", "done", "skipped", "gone", "failed")
@@ -41,6 +43,9 @@ class Work:
     last_modified: str | None
     upload_id: UUID | None
     validator: str | None
+    # Of a list: how, and in which round, it was read to its end last. Its validators are those of then.
+    basis: str | None = None
+    read_in: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +68,27 @@ class WorkList:
         # Lists and files of this round, as of the last `counts`.
         self.named = 0
 
-    def add(self, items: Sequence[Item]) -> None:
+    def add(self, items: Sequence[Item], by: str) -> None:
         """Those that a list names; what was named in this round before stays as it is."""
         if items:
             with self._database.write() as connection:
-                self.add_in(connection, items)
+                self.add_in(connection, items, by)
 
-    def add_in(self, connection: Connection, items: Sequence[Item]) -> None:
+    def add_in(self, connection: Connection, items: Sequence[Item], by: str | None = None) -> None:
+        """`by` null: a round begins with them."""
         # In the order of their key, and each once.
         unique = {(each.kind, each.path): each for each in items}
         rows = [unique[key] for key in sorted(unique)]
         for start in range(0, len(rows), BATCH):
             part = rows[start : start + BATCH]
             values = {name: [getattr(each, name) for each in part] for name in Item.__slots__}
-            connection.execute(_ADD, self._known | values)
+            connection.execute(_ADD, self._known | values | {"by": by})
+
+    def name_again(self, path: str, since: int) -> bool:
+        """A batch of what a list named when it was read last, not before that round; whether there may be more."""
+        values = self._known | {"by": path, "since": since, "most": _SWEPT}
+        with self._database.write() as connection:
+            return connection.execute(_NAME_AGAIN, values).rowcount == _SWEPT
 
     def due(self, limit: int, but: Collection[tuple[str, str]]) -> list[Work]:
         """What is to be done now, files before lists, without those that are being done."""
@@ -94,9 +106,12 @@ class WorkList:
             seconds = connection.execute(_NEXT, self._known).scalar()
         return None if seconds is None else max(0.0, float(seconds))
 
-    def read(self, path: str) -> None:
+    def read(self, path: str, reading: Reading) -> None:
         """A list was read to its end."""
-        self._settle("list", path, "done")
+        etag, modified = reading.after
+        values = {"path": path, "basis": reading.basis, "etag": etag, "modified": modified}
+        with self._database.write() as connection:
+            connection.execute(_READ, self._known | values)
 
     def copied(self, path: str, copied: Copied) -> None:
         values = {
@@ -213,30 +228,44 @@ _READY = (
     "(i.needs is null or not exists (select 1 from arkvory_mirror_items n where n.mirror_id = i.mirror_id and n.kind = 'file' "
     "and n.path = any(string_to_array(i.needs, chr(10))) and n.state = 'todo' and n.round = i.round))"
 )
+# A proxy's copy of another upstream is none of this one.
+_HERE = (
+    "exists (select 1 from arkvory_artifacts a join arkvory_repositories r on r.id = a.repository_id "
+    "left join arkvory_freshness f on f.artifact_id = a.id where a.repository_id = :repository and a.path = i.path "
+    "and coalesce(f.source = r.upstream_url, true))"
+)
 # What is here already stays done where its list says that it is the same, or where it never changes.
 _ADD = text(
-    "insert into arkvory_mirror_items as i (mirror_id, kind, path, round, size, digest, address, lasting, needs) "
-    "select :mirror, e.kind, e.path, :round, e.size, e.digest, e.address, e.lasting, e.needs "
+    "insert into arkvory_mirror_items as i (mirror_id, kind, path, round, size, digest, address, lasting, needs, named_by) "
+    "select :mirror, e.kind, e.path, :round, e.size, e.digest, e.address, e.lasting, e.needs, cast(:by as text) "
     "from unnest(cast(:kind as text[]), cast(:path as text[]), cast(:size as bigint[]), cast(:digest as text[]), "
     "cast(:address as text[]), cast(:lasting as boolean[]), cast(:needs as text[])) "
     "as e(kind, path, size, digest, address, lasting, needs) "
     "on conflict (mirror_id, kind, path) do update set round = excluded.round, address = excluded.address, digest = excluded.digest, "
     "lasting = excluded.lasting, needs = excluded.needs, attempts = 0, error = null, next_try_at = now(), size = excluded.size, "
+    "named_by = excluded.named_by, "
     "state = case when i.kind = 'file' and i.state = 'done' "
     "and (excluded.digest = i.digest or excluded.digest = 'sha256:' || i.sha256 or (excluded.digest is null and excluded.lasting)) "
-    # A proxy's copy of another upstream is none of this one.
-    "and exists (select 1 from arkvory_artifacts a join arkvory_repositories r on r.id = a.repository_id "
-    "left join arkvory_freshness f on f.artifact_id = a.id where a.repository_id = :repository and a.path = excluded.path "
-    "and coalesce(f.source = r.upstream_url, true)) "
-    "then 'done' else 'todo' end where i.round < excluded.round"
+    f"and {_HERE} then 'done' else 'todo' end where i.round < excluded.round"
+)
+_NAME_AGAIN = text(
+    "update arkvory_mirror_items i set round = :round, attempts = 0, error = null, next_try_at = now(), state = "
+    f"case when i.kind = 'file' and i.state = 'done' and (i.digest is not null or i.lasting) and {_HERE} then 'done' else 'todo' end "
+    "from (select n.kind, n.path from arkvory_mirror_items n where n.mirror_id = :mirror and n.named_by = :by and n.round >= :since "
+    "and n.round < :round order by n.kind, n.path limit :most for update) n "
+    f"where {_MINE} and i.kind = n.kind and i.path = n.path"
 )
 _DUE = text(
     "select i.kind, i.path, i.size, i.digest, i.address, i.lasting, i.attempts, i.sha256, i.etag, i.last_modified, i.upload_id, "
-    f"i.validator from arkvory_mirror_items i where {_TODO} and i.next_try_at <= now() and {_READY} "
+    f"i.validator, i.basis, i.read_in from arkvory_mirror_items i where {_TODO} and i.next_try_at <= now() and {_READY} "
     "order by i.kind, i.next_try_at, i.path limit :limit"
 )
 _NEXT = text(
     f"select extract(epoch from min(i.next_try_at) - now())::float8 from arkvory_mirror_items i where {_TODO} and {_READY}"
+)
+_READ = text(
+    "update arkvory_mirror_items i set state = 'done', error = null, basis = :basis, etag = :etag, last_modified = :modified, "
+    f"read_in = i.round where {_MINE} and i.kind = 'list' and i.path = :path and i.state = 'todo'"
 )
 _COPIED = text(
     "update arkvory_mirror_items i set state = 'done', sha256 = :sha256, size = :size, etag = :etag, last_modified = :modified, "
