@@ -41,6 +41,7 @@
             └── UpstreamFailed   the upstream of a proxy gave no usable answer
                 ├── UpstreamBusy      it, or we for its sake, want a pause
                 ├── UpstreamUnfit     it answered, and not with what was asked for: its health is not in question
+                │   └── UpstreamUntrue   what it sent is not what it says of it
                 └── UpstreamTimedOut  it did not answer in time
 
 Each class has a stable `code`, the one that the management API shows.
@@ -268,6 +269,10 @@ class UpstreamBusy(UpstreamFailed):
 
 
 class UpstreamUnfit(UpstreamFailed):
+    pass
+
+
+class UpstreamUntrue(UpstreamUnfit):
     pass
 
 

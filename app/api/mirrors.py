@@ -11,7 +11,7 @@ from app.api.answers import Document, page_document
 from app.api.blueprints import Blueprint
 from app.api.management import management
 from app.api.parsing import key_of, one
-from app.api.schemas import MirrorOut, MirrorProgressOut, MirrorSettingsIn, PageQuery, listed
+from app.api.schemas import MirrorOut, MirrorProgressOut, MirrorRefusedOut, MirrorRunIn, MirrorSettingsIn, PageQuery, listed
 from app.http.identity import caller
 from app.repository.mirrors.settings import Mirror, MirrorSettings
 
@@ -64,10 +64,20 @@ def unfollow(name: str) -> None:
 
 
 @blueprint.route("/repositories/<name>/mirror/run", methods=["POST"])
+@blueprint.arguments(MirrorRunIn)
 @blueprint.response(202, MirrorOut)
-def run_mirror(name: str) -> Document:
+def run_mirror(body: dict[str, Any], name: str) -> Document:
     """Run it now, whatever the schedule says"""
-    return _document(management().mirrors.run(caller(), name))
+    return _document(management().mirrors.run(caller(), name, anew=body["anew"]))
+
+
+@blueprint.route("/repositories/<name>/mirror/refused")
+@blueprint.arguments(PageQuery, location="query")
+@blueprint.response(200, listed(MirrorRefusedOut))
+def list_refused(query: dict[str, Any], name: str) -> Document:
+    """Files that the upstream has and the mirror refused, by path: why, and when they are tried again"""
+    after = one(key_of(query["cursor"], str), "")
+    return page_document(management().mirrors.refused(caller(), name, query["limit"], after), asdict)
 
 
 def _document(mirror: Mirror) -> Document:

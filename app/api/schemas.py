@@ -254,6 +254,23 @@ class MirrorCountsOut(Schema):
     skipped = fields.Integer(metadata={"description": "kept out by a rule of the repository, or something else is there"})
     gone = fields.Integer(metadata={"description": "the upstream has them no more"})
     failed = fields.Integer()
+    refused = fields.Integer(metadata={"description": "what the upstream has is at fault: not what its list says, invalid, or too large"})
+
+
+class MirrorRunIn(Schema):
+    anew = Flag(
+        load_default=False,
+        metadata={"description": "read all lists as a whole, and try again what was refused; a run that goes on ends for it"},
+    )
+
+
+class MirrorRefusedOut(Schema):
+    path = fields.String()
+    reason = fields.String()
+    size = fields.Integer(allow_none=True, metadata={"description": "as the upstream's list tells it; so the digest"})
+    digest = fields.String(allow_none=True)
+    refusals = fields.Integer(metadata={"description": "how often it was had and refused"})
+    retry_at = Instant(allow_none=True, metadata={"description": "tried again in the first run after that, unless something changes before"})
 
 
 class MirrorOut(Schema):

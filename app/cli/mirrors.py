@@ -25,13 +25,14 @@ _MIRROR = (
 _MIRRORS = (
     field("repository"), field("job"), ("SCHEDULE", lambda each: _schedule(each)), field("state"), ("LAG", lambda each: _lag(each)),
     ("DONE", lambda each: each["counts"].get("done")), ("TODO", lambda each: _left(each["counts"])),
-    ("FAILED", lambda each: each["counts"].get("failed")), field("next_at", "NEXT"), field("reason"),
+    ("FAILED", lambda each: each["counts"].get("failed")), ("REFUSED", lambda each: each["counts"].get("refused")), field("next_at", "NEXT"), field("reason"),
 )  # fmt: skip
 # Of `--unset`, as the API calls them.
 _NOTHING: dict[str, dict[str, Any]] = {
     "name": {"names": []}, "include": {"include": []}, "exclude": {"exclude": []},
     "upstream-user": {"upstream": {"username": None}}, "upstream-password": {"upstream": {"password": None}},
 }  # fmt: skip
+_REFUSED = (field("path"), ("SIZE", lambda each: size(each["size"])), field("refusals", "TIMES"), field("retry_at", "AGAIN"), field("reason"))
 _ERRORS = (field("at"), field("path"), field("message", "ERROR"))
 
 
@@ -152,14 +153,25 @@ def show_mirror(server: Server, repository: str, as_json: bool) -> None:
         show_list(found["errors"], _ERRORS, as_json=False)
 
 
+@mirror.command("refused")
+@click.argument("repository")
+@limit
+@prints
+@on_server
+def list_refused(server: Server, repository: str, limit: int | None, as_json: bool) -> None:
+    """List the files that were refused: why, and when they are tried again."""
+    show_list(server.items("repositories", repository, "mirror", "refused", most=limit), _REFUSED, as_json=as_json)
+
+
 @mirror.command("run")
 @click.argument("repository")
+@click.option("--anew", is_flag=True, help="Read all lists as a whole, and try again what was refused.")
 @click.option("--wait", is_flag=True, help="Until the run is over; exit code 1 unless all is copied.")
 @on_server
-def run_mirror(server: Server, repository: str, wait: bool) -> None:
+def run_mirror(server: Server, repository: str, anew: bool, wait: bool) -> None:
     """Run it now, whatever the schedule says."""
     before = server.get("repositories", repository, "mirror")
-    server.call("POST", "repositories", repository, "mirror", "run")
+    server.call("POST", "repositories", repository, "mirror", "run", body={"anew": True} if anew else None)
     if not wait:
         say(f"The mirror of {repository} begins.")
         return

@@ -515,9 +515,13 @@ mirror_items = Table(
     Column("upload_id", UUID(as_uuid=True)),
     Column("validator", Text),
     Column("error", Text),
+    # How often it was refused, by the `basis` of then; not tried until then, unless something changes. Its validators are those of what was.
+    Column("refusals", Integer, nullable=False, server_default=text("0")),
+    _at("refused_until", nullable=True),
     CheckConstraint("kind in ('file', 'list')", name="kind"),
-    CheckConstraint("state in ('todo', 'done', 'skipped', 'gone', 'failed')", name="state"),
+    CheckConstraint("state in ('todo', 'done', 'skipped', 'gone', 'failed', 'refused')", name="state"),
     Index("ix_arkvory_mirror_items_todo", "mirror_id", "kind", "next_try_at", "path", postgresql_where=text("state = 'todo'")),
+    Index("ix_arkvory_mirror_items_refused", "mirror_id", "path", postgresql_where=text("state = 'refused'")),
     Index("ix_arkvory_mirror_items_named_by", "mirror_id", "named_by", postgresql_where=text("named_by is not null")),
 )
 

@@ -62,6 +62,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("arkvory_mirror_todo", "gauge", ("repository",), "files and lists that a mirror has still to copy or read in its round"),
     ("arkvory_mirror_done", "gauge", ("repository",), "files of a mirror that are here as its upstream has them"),
     ("arkvory_mirror_failed", "gauge", ("repository",), "files and lists of a mirror that failed several times"),
+    ("arkvory_mirror_refused", "gauge", ("repository",), "files of a mirror that are at fault as its upstream has them"),
     ("arkvory_mirror_lag_seconds", "gauge", ("repository",), "since the last round that brought everything began, else since it was made"),
     ("arkvory_download_share", "gauge", (), "bytes per second that the processes of this server may send; 0 where no budget is set"),
     ("arkvory_downloads_dropped_total", "counter", (), "downloads that were not counted: too many paths while the database was away"),
@@ -179,6 +180,7 @@ def _of_mirrors(house: Parts) -> numbers.Rows:
         "arkvory_mirror_todo": [(each.repository, each.todo) for each in known],
         "arkvory_mirror_done": [(each.repository, each.done) for each in known],
         "arkvory_mirror_failed": [(each.repository, each.failed) for each in known],
+        "arkvory_mirror_refused": [(each.repository, each.refused) for each in known],
         "arkvory_mirror_lag_seconds": [(each.repository, each.lag_seconds) for each in known],
     }
 

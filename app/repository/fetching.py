@@ -54,6 +54,7 @@ from app.errors import (
     UpstreamFailed,
     UpstreamTimedOut,
     UpstreamUnfit,
+    UpstreamUntrue,
 )
 from app.repository.deleting import Editor
 from app.repository.dialects import Dialect, Order, Plan, Remake
@@ -747,7 +748,7 @@ class Fetches:
                 raise Unavailable(f"there is no room to store {order.path!r}; try again", retry_after=1) from error
             raise NotStorable from error
         except (DigestMismatch, Invalid) as error:
-            raise UpstreamUnfit(f"what the upstream sent for {order.path!r} is not what it should be: {error.message}") from error
+            raise UpstreamUntrue(f"what the upstream sent for {order.path!r} is not what it should be: {error.message}") from error
 
     def _receiver(self, session: Session, fetched: _Fetched) -> Receiver:
         coming, expected, always = fetched.coming, fetched.expected(), fetched.plan.checksums

@@ -222,9 +222,14 @@ class Admission:
                 {"lease": self._settings.upload_lease_seconds, "ids": [str(each) for each in self.open_uploads]},
             )
 
+    @property
+    def most_bytes(self) -> int | None:
+        """Of one file; null: as many as there is room for."""
+        return self._settings.max_upload_bytes
+
     def check_size(self, size: int) -> None:
         """Raises TooLarge."""
-        most = self._settings.max_upload_bytes
+        most = self.most_bytes
         if most is not None and size > most:
             raise TooLarge(f"a file may have at most {most} bytes here")
 

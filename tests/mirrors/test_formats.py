@@ -120,7 +120,7 @@ def test_a_file_that_is_not_what_its_page_says_is_not_published(following: Follo
     following.house.repository("py", format="pypi")
     following.follow("py", names=["req"], upstream_url=f"{upstream.url}/simple")
     after = following.run("py")
-    assert (after.state, after.counts["failed"]) == ("incomplete", 1)
+    assert (after.state, after.counts["refused"]) == ("incomplete", 1)
     assert following.house.value("select count(*) from arkvory_artifacts") == 0
     following.house.assert_nothing_is_left()
 
@@ -139,7 +139,7 @@ def test_a_list_that_lies_about_a_length_takes_no_room_and_leaves_other_files_al
     # Of what has no length at all, one after the other: while it comes it may take all the room that there is.
     following.follow(upstream_url=upstream.url, concurrency=1)
     after = following.run()
-    assert following.states() == {"a": "failed", "b": "failed", "c": "done"} and after.state == "incomplete"
+    assert following.states() == {"a": "refused", "b": "refused", "c": "done"} and after.state == "incomplete"
     assert all(f"has {told} bytes, and the upstream sends 5" in each["message"] for each in after.errors)
     house.assert_no_strays()
 
@@ -205,7 +205,7 @@ def test_a_hosted_maven_repository_takes_files_and_makes_the_rest(following: Fol
     following.house.repository("mvn", format="maven")
     following.follow("mvn", names=["org.acme:lib:1.0"], upstream_url=maven.url)
     after = following.run("mvn", seconds=90)
-    assert (after.state, after.counts["failed"]) == ("incomplete", 1)
+    assert (after.state, after.counts["refused"]) == ("incomplete", 1)
     stored = {row.path for row in following.house.rows("select path from arkvory_artifacts")}
     assert stored == {f"{FOLDER}/lib-1.0.jar", f"{FOLDER}/lib-1.0.pom"}
     checksums = following.house.value("select checksums from arkvory_blobs b where digest = :sha", sha=sha(JAR))

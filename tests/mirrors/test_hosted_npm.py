@@ -157,7 +157,7 @@ def test_what_is_not_what_the_packument_says_is_not_published(hosted: Following,
     registry.tell("p")
     hosted.follow("js", names=["p"], upstream_url=upstream.url)
     after = hosted.run("js")
-    assert (after.state, after.counts["failed"]) == ("incomplete", 3)
+    assert (after.state, after.counts["refused"]) == ("incomplete", 3)
     assert hosted.house.value("select count(*) from arkvory_artifacts") == 0
     hosted.house.assert_nothing_is_left()
 

@@ -176,4 +176,4 @@ def test_a_proxys_folders_are_asked_for_by_their_etag_too(proxied: Following, up
         assert proxied.run().state == "complete"
     assert (sent(upstream, "/"), upstream.count("/")) == (1, 2)
     serve(upstream, {"y": b"y"})
-    assert proxied.run().counts == {"todo": 0, "done": 1, "skipped": 0, "gone": 1, "failed": 0, "lists": 0}
+    assert proxied.run().counts == {"todo": 0, "done": 1, "skipped": 0, "gone": 1, "failed": 0, "refused": 0, "lists": 0}

@@ -18,7 +18,7 @@ import gevent
 from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
-from app.errors import Invalid, NotFound, UpstreamUnfit
+from app.errors import Invalid, NotFound, UpstreamUnfit, UpstreamUntrue
 from app.protocols.maven.names import ALGORITHMS, METADATA, SNAPSHOT, File, Sidecar, is_snapshot, parse_any
 from app.protocols.maven.uploads import MOST_METADATA, MOST_SIDECAR, checksum_in, new_file
 from app.protocols.maven.upstream import told_in
@@ -86,7 +86,7 @@ def _is_place(group: str, *parts: str) -> bool:
 
 
 def _compare(trail: Trail, item: Item, received: Received, head: Arrived) -> None:
-    """With the checksum that the upstream tells, in the head of its answer or beside the file. Raises UpstreamUnfit for another one."""
+    """With the checksum that the upstream tells, in the head of its answer or beside the file. Raises UpstreamUntrue for another one."""
     known = dict(told_in(head))
     if not known:
         beside = trail.ask(Wanted(f"{item.address or item.path}.sha1"), MOST_SIDECAR)
@@ -94,7 +94,7 @@ def _compare(trail: Trail, item: Item, received: Received, head: Arrived) -> Non
         known = {} if found is None else {"sha1": found}
     for algorithm, checksum in known.items():
         if received.checksums.get(algorithm, checksum) != checksum:
-            raise UpstreamUnfit(f"what the upstream sent for {item.path!r} has another {algorithm} than the upstream says")
+            raise UpstreamUntrue(f"what the upstream sent for {item.path!r} has another {algorithm} than the upstream says")
 
 
 def _versions(trail: Trail, group: str, artifact: str) -> Iterator[Item]:

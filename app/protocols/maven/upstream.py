@@ -20,7 +20,7 @@ from typing import Any
 
 import gevent
 
-from app.errors import Invalid, NotFound, TooLarge, UpstreamFailed, UpstreamUnfit
+from app.errors import Invalid, NotFound, TooLarge, UpstreamFailed, UpstreamUnfit, UpstreamUntrue
 from app.protocols.maven.names import ALGORITHMS, SIGNATURE, Catalog, File, Metadata, Other, Sidecar, is_snapshot, parse_any
 from app.protocols.maven.uploads import MOST_METADATA, MOST_SIDECAR, check_metadata, checksum_in, content_type_of, new_file
 from app.repository.dialects import Library, Order, Plan
@@ -145,5 +145,5 @@ def _compare(library: Library, order: Order, received: Received, *, framed: bool
         checksum = None if told is None or told.lstrip().startswith(b"<") else checksum_in(algorithm, told)
         if checksum is not None:
             if checksum != received.checksums[algorithm]:
-                raise UpstreamUnfit(f"what the upstream sent for {order.path!r} has another {algorithm} than the upstream says")
+                raise UpstreamUntrue(f"what the upstream sent for {order.path!r} has another {algorithm} than the upstream says")
             return

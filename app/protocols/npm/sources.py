@@ -12,7 +12,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import gevent
 
-from app.errors import Invalid, UpstreamUnfit
+from app.errors import Invalid, UpstreamUnfit, UpstreamUntrue
 from app.protocols.npm.kept import Source
 from app.protocols.npm.received import parsed
 from app.upstream.upstream import origin
@@ -51,12 +51,12 @@ class Integrity:
         return self.values[0] if len(self.values) == 1 else None
 
     def check(self, path: str, file: Path) -> None:
-        """Of several hashes one is enough; a single one is compared while the bytes come. Raises UpstreamUnfit."""
+        """Of several hashes one is enough; a single one is compared while the bytes come. Raises UpstreamUntrue."""
         with file.open("rb") as opened:
             if opened.read(len(_GZIP)) != _GZIP:
-                raise UpstreamUnfit(f"what the upstream sent for {path!r} is no tarball")
+                raise UpstreamUntrue(f"what the upstream sent for {path!r} is no tarball")
         if len(self.values) > 1 and gevent.get_hub().threadpool.apply(_digest, (file, self.algorithm)) not in self.values:
-            raise UpstreamUnfit(f"what the upstream sent for {path!r} has not the integrity that its packument tells")
+            raise UpstreamUntrue(f"what the upstream sent for {path!r} has not the integrity that its packument tells")
 
 
 def tarball_address(upstream: str, path: str, source: Source) -> str:

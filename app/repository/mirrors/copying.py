@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from app.cache.snapshots import Snapshot, Snapshots
 from app.database.engines import Database
 from app.database.statements import text
-from app.errors import ArkvoryError, CapacitySpent, NotAllowedHere, NotFound, ReadOnly, TooLarge
+from app.errors import ArkvoryError, CapacitySpent, Invalid, MissingParts, NotAllowedHere, NotFound, ReadOnly, TooLarge, UpstreamUntrue
 from app.repository.dialects import Order
 from app.repository.fetching import Fetches, NotStorable, Outcome
 from app.repository.mirrors.guides import Amendment, Index, Trail
-from app.repository.mirrors.rereading import Reading
+from app.repository.mirrors.rereading import UNKNOWN, Reading, Validators, validators_of
 from app.repository.mirrors.worklist import Copied, Work
 from app.repository.parts import Kept
 from app.repository.reading import Brought, check_online
 from app.repository.withholding import Restrictions, keeps_out, require_path
-from app.upstream.client import Wanted
+from app.upstream.client import Answer, Wanted
+
+
+# Of bytes, or of what is said of them: they will not get better by being asked for again.
+_AT_FAULT = (Invalid, TooLarge, UpstreamUntrue)
+
+
+class Refused(Exception):
+    """What the upstream has may not be had here, as it is now; it is known by these validators of its answer.
+
+    `again`: it is what was refused before.
+    """
+
+    def __init__(self, message: str, validators: Validators = UNKNOWN, *, again: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.validators = validators
+        self.again = again
+
+
+@contextlib.contextmanager
+def refusing(answer: Answer | None = None) -> Iterator[None]:
+    """What is at fault inside is Refused; what only lacks something that may still come is not."""
+    try:
+        yield
+    except MissingParts:
+        raise
+    except _AT_FAULT as error:
+        raise Refused(error.message, UNKNOWN if answer is None else validators_of(answer)) from error
 
 
 class Follower(Protocol):
@@ -41,7 +70,8 @@ class Follower(Protocol):
     def copy(self, work: Work, kept: Kept) -> Copied:
         """`kept` is where parts of it stay.
 
-        Raises NotFound where the upstream has it no more, Forbidden, Conflict and Blocked for what does not belong here, CapacitySpent.
+        Raises NotFound where the upstream has it no more, Forbidden, Conflict and Blocked for what does not belong here, CapacitySpent;
+        Refused.
         """
 
 
@@ -136,7 +166,8 @@ class Prefetch(Chosen):
         here = self._here(order, work.item.digest)
         if here is not None:
             return here
-        outcome = self._fetched(order)
+        with refusing():
+            outcome = self._fetched(order)
         if outcome is Outcome.GONE:
             raise NotFound(f"the upstream has no {path!r}")
         copied = here_at(self.database, snapshot.id, path)

@@ -24,7 +24,7 @@ from app.repository.mirrors.copying import Follower, Prefetch, Repositories, Rul
 from app.repository.mirrors.documents import Documents
 from app.repository.mirrors.guides import LIST, Guide, Item, Trail
 from app.repository.mirrors.importing import Import, Imports, Source
-from app.repository.mirrors.rereading import FORM, Reading, Validators
+from app.repository.mirrors.rereading import FORM, UNKNOWN, Reading, Validators
 from app.repository.mirrors.run import Alone, Begun, Run, tell_failure
 from app.repository.mirrors.settings import ARKVORY, Mirrors
 from app.repository.mirrors.worklist import Copied, Work, WorkList
@@ -45,6 +45,7 @@ class Standing(NamedTuple):
     todo: int
     done: int
     failed: int
+    refused: int
     lag_seconds: int
 
 
@@ -94,7 +95,7 @@ class Mirroring:
         if started is None:
             return "it was deleted, or switched off"
         row, begun = started
-        work = WorkList(self._database, mirror_id, repository_id, begun.round)
+        work = self._list(mirror_id, repository_id, begun.round)
         with contextlib.closing(Documents()) as documents:
             try:
                 steps = self._steps(row, repository, guide, documents)
@@ -102,6 +103,9 @@ class Mirroring:
                 tell_failure(self._database, begun, error)
                 raise
             return Run(self._database, begun, work, steps, alone, self._count).go()
+
+    def _list(self, mirror_id: int, repository_id: int, round_: int) -> WorkList:
+        return WorkList(self._database, mirror_id, repository_id, round_, f"{FORM}.{self._imports.admission.most_bytes}")
 
     def _count(self, copied: Copied) -> None:
         self.files += copied.received is not None
@@ -116,7 +120,7 @@ class Mirroring:
                 return None
             roots = [arkvory.ROOT] if row.source == ARKVORY else list(guide.roots(row.names))
             if row.fresh:
-                WorkList(self._database, row.id, row.repository_id, row.round).add_in(connection, roots)
+                self._list(row.id, row.repository_id, row.round).add_in(connection, roots)
         known = frozenset((each.kind, each.path) for each in roots if each.kind == LIST)
         begun = Begun(row.id, row.repository_id, runner, row.round, row.revision, row.concurrency, row.pause, tuple(row.errors), known)
         return row, begun
@@ -174,8 +178,7 @@ class _Steps:
         # As it is before the upstream is asked: what is changed meanwhile is another basis.
         epoch = self._follower.snapshot.epochs.metadata
         basis = f"{FORM}.{self._revision}.{epoch}.{self._follower.said_of(package)}"
-        same = work.basis == basis
-        return Reading(basis, Validators(work.etag, work.last_modified) if same else Validators())
+        return Reading(basis, Validators(work.etag, work.last_modified) if work.basis == basis else UNKNOWN)
 
     def items(self, path: str, reading: Reading) -> Iterator[Item]:
         trail = self._follower.read_by(reading)
@@ -212,7 +215,7 @@ def _led_to(item: Item) -> Item:
 _KNOWN = text(
     "select m.id, m.repository_id, r.name, m.enabled, m.every_seconds, "
     "coalesce((m.counts ->> 'todo')::bigint, 0) + coalesce((m.counts ->> 'lists')::bigint, 0), "
-    "coalesce((m.counts ->> 'done')::bigint, 0), coalesce((m.counts ->> 'failed')::bigint, 0), "
+    "coalesce((m.counts ->> 'done')::bigint, 0), coalesce((m.counts ->> 'failed')::bigint, 0), coalesce((m.counts ->> 'refused')::bigint, 0), "
     "extract(epoch from now() - coalesce(m.current_at, m.created_at))::bigint "
     "from arkvory_mirrors m join arkvory_repositories r on r.id = m.repository_id and r.deleted_at is null order by r.name"
 )

@@ -22,7 +22,7 @@ from app.database.statements import text
 from app.errors import AlreadyExists, Invalid, NotAllowedHere, NotFound, UpstreamUnfit
 from app.repository.deleting import PackageState, amend_package, find_package
 from app.repository.formats import is_fixed, write_policy
-from app.repository.mirrors.copying import Chosen, Here, here_at
+from app.repository.mirrors.copying import Chosen, Here, Refused, here_at, refusing
 from app.repository.mirrors.documents import Documents
 from app.repository.mirrors.guides import Amendment, Guide, Index, Item
 from app.repository.mirrors.rereading import Reading
@@ -153,7 +153,7 @@ class Import(Chosen):
         item, snapshot = work.item, self.snapshot
         here = here_at(self.database, snapshot.id, item.path)
         if here is not None and here.is_told(item.digest):
-            return Copied(here.sha256, here.size, etag=work.etag, last_modified=work.last_modified)
+            return _as_it_was(work, here)
         if here is not None and here.sha256 != work.sha256:
             raise AlreadyExists(f"{item.path!r} is here already, from somebody else, and stays as it is")
         self.imports.may_publish(self._target(snapshot), item.path, _conditions(here))
@@ -280,7 +280,7 @@ class Import(Chosen):
         got = self.guide.source(self, work.item)
         if isinstance(got, Wanted):
             return self._copied(work, kept, here, got)
-        with contextlib.closing(got), self._session() as session:
+        with contextlib.closing(got), refusing(), self._session() as session:
             _check_length(work.item, got.size, whole=True)
             receiver = session.receiver(_expected(work.item, got.size), ("md5", "sha1"), always=self.guide.checksums)
             for at in range(0, got.size, _PIECE):
@@ -293,17 +293,19 @@ class Import(Chosen):
     def _copied(self, work: Work, kept: Kept, here: Here | None, wanted: Wanted) -> Copied:
         """With the validators of what was copied, where that is still here."""
         item = work.item
-        if here is not None and item.digest is None:
-            # Where the list tells other bytes than those that are here, only these are wanted.
+        # Where the list tells other bytes than those that are here, only these are wanted.
+        if work.refused or (here is not None and item.digest is None and not work.refusals):
             wanted = replace(wanted, etag=work.etag, last_modified=work.last_modified)
         parts = Parts(self.imports.sessions, kept, self.snapshot.id, item.path)
         with self._answered(parts, wanted) as arrived:
             answer = arrived.answer
             if answer.absent:
                 raise NotFound(f"the upstream has no {item.path!r}")
+            if answer.unchanged and work.refused:
+                raise Refused("it is what was refused before", again=True)
             if answer.unchanged and here is not None:
-                return Copied(here.sha256, here.size, etag=work.etag, last_modified=work.last_modified)
-            with self._session() as session:
+                return _as_it_was(work, here)
+            with refusing(answer), self._session() as session:
                 received = self._receive(session, parts, arrived, item)
                 told = Copied(received.sha256, received.size, received.size, answer.etag, answer.last_modified)
                 if here is None or received.sha256 != here.sha256:
@@ -372,6 +374,13 @@ def _expected(item: Item, size: int | None) -> Expected:
     """With the digest that the list told."""
     algorithm, _, digest = (item.digest or "").partition(":")
     return Expected({algorithm: digest} if digest else {}, size)
+
+
+def _as_it_was(work: Work, here: Here) -> Copied:
+    """With the validators of what was copied; others are those of what was refused."""
+    if work.refusals:
+        return Copied(here.sha256, here.size)
+    return Copied(here.sha256, here.size, etag=work.etag, last_modified=work.last_modified)
 
 
 def _conditions(here: Here | None) -> Conditions:

@@ -28,6 +28,9 @@ class Validators(NamedTuple):
     last_modified: str | None = None
 
 
+UNKNOWN = Validators()
+
+
 class Reading:
     """One reading of a list. `basis` is all that what it names depends on beside the upstream; `before` are validators under the same one.
 
@@ -37,7 +40,7 @@ class Reading:
     def __init__(self, basis: str, before: Validators) -> None:
         self.basis = basis
         self.before = before
-        self.after = Validators()
+        self.after = UNKNOWN
         self._answers = 0
 
     def asked(self, wanted: Wanted) -> Wanted:
@@ -50,12 +53,12 @@ class Reading:
             raise Unchanged
         if not answer.absent:
             self.take_in()
-            self.after = validators_of(answer) if self._answers == 1 else Validators()
+            self.after = validators_of(answer) if self._answers == 1 else UNKNOWN
 
     def take_in(self) -> None:
         """It is made of something else too: none of them says anything about the whole."""
         self._answers += 1
-        self.after = Validators()
+        self.after = UNKNOWN
 
 
 def validators_of(answer: Answer) -> Validators:

@@ -43,6 +43,7 @@ from app.errors import (
     UpstreamBusy,
     UpstreamFailed,
 )
+from app.repository.mirrors.copying import Refused
 from app.repository.mirrors.guides import LIST, Item
 from app.repository.mirrors.rereading import Reading, Unchanged
 from app.repository.mirrors.settings import MOST_ERRORS
@@ -249,8 +250,9 @@ class Run:
                 copied = self._steps.copy(work, _KeptItem(self, self._work, work))
                 self._work.copied(work.item.path, copied)
                 self._count_too(copied)
-            self._failures = self._pauses = 0
-            self._had_any = True
+            self._answered()
+        except Refused as refused:
+            self._refuse(work, refused)
         except ArkvoryError as error:
             self._settle(work, error)
         except Exception as error:
@@ -301,6 +303,22 @@ class Run:
                 self._judge(work, error)
         except ArkvoryError as again:
             self._end_with(Cut("failed", again.message))
+
+    def _refuse(self, work: Work, refused: Refused) -> None:
+        """The upstream did what it could."""
+        self._answered()
+        try:
+            if refused.again:
+                self._work.leave_refused(work.item)
+            else:
+                self.tally.failed(work.item, refused.message)
+                self._work.refuse(work, refused.message, refused.validators)
+        except ArkvoryError as error:
+            self._end_with(Cut("failed", error.message))
+
+    def _answered(self) -> None:
+        self._failures = self._pauses = 0
+        self._had_any = True
 
     def _settle_quietly(self, work: Work, message: str) -> None:
         self.tally.failed(work.item, message)
@@ -395,8 +413,9 @@ class Run:
         self._alone.check()
         self._work.forget_unnamed()
         self._look_back()
-        failed = self._counts["failed"]
-        values = {"state": "incomplete" if failed else "complete", "reason": f"{failed} could not be copied" if failed else None}
+        words = {"failed": "could not be copied", "refused": "refused: what the upstream has is at fault"}
+        missing = "; ".join(f"{self._counts[state]} {said}" for state, said in words.items() if self._counts[state])
+        values = {"state": "incomplete" if missing else "complete", "reason": missing or None}
         with self._database.write() as connection:
             connection.execute(_FINISH, self._told() | values)
         return f"{values['state']}; {self._words}"
@@ -458,7 +477,7 @@ def _fault(error: Exception) -> str:
 def _why_not(there: Any) -> str:
     if there is None:
         return "it was deleted"
-    return "its settings were changed" if there.enabled else "it was switched off"
+    return "its settings were changed, or it is to begin anew" if there.enabled else "it was switched off"
 
 
 _TALLY = (

@@ -112,6 +112,21 @@ class Progress:
     failures: int
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedFile:
+    """A file that the upstream has and the repository has not, since something is wrong with it; `size` and `digest` as its list tells them.
+
+    Tried again once any of that changes, or what it was refused by; else at `retry_at`.
+    """
+
+    path: str
+    reason: str
+    size: int | None
+    digest: str | None
+    refusals: int
+    retry_at: datetime | None
+
+
 class Mirrors:
     """One for each repository that follows something; `guides` by format."""
 
@@ -166,12 +181,24 @@ class Mirrors:
             _row(transaction.connection, found)
             transaction.connection.execute(text("delete from arkvory_mirrors where repository_id = :id"), {"id": found.id})
 
-    def run(self, caller: Caller, repository: str) -> Mirror:
-        """Do not wait for the schedule. Raises Conflict for one that is switched off, and as `show`."""
+    def refused(self, caller: Caller, repository: str, limit: int, after: str = "") -> Page[RefusedFile]:
+        """By path. Raises as `show`."""
+        with self._database.consistent() as connection:
+            mirror = _row(connection, managed(self._access, connection, caller, repository))
+            rows = connection.execute(_REFUSED, {"mirror": mirror.id, "after": after, "limit": limit + 1}).all()
+        return page(rows, limit, lambda row: RefusedFile(*row), lambda row: [row.path])
+
+    def run(self, caller: Caller, repository: str, *, anew: bool = False) -> Mirror:
+        """Do not wait for the schedule. Raises Conflict for one that is switched off, and as `show`.
+
+        `anew`: by nothing that is remembered of the upstream; what was refused is tried again. A run ends for it.
+        """
         with self._changing(caller, repository) as (transaction, found):
             row = _row(transaction.connection, found)
             if not row.enabled:
                 raise Conflict(f"the mirror of {repository!r} is switched off; switch it on first (enabled)")
+            if anew:
+                transaction.connection.execute(_ANEW, {"id": found.id})
             ask(transaction.connection, f"{JOB}{row.id}")
         self._schedule.changed.set()
         return _shown(row, found)
@@ -314,6 +341,12 @@ _PROGRESS = (
 )
 _UPSTREAM = text(
     "select upstream_url, shown, secret, may_lie_inside from arkvory_mirrors where repository_id = :id and upstream_url is not null"
+)
+# All that is remembered is remembered with it.
+_ANEW = text("update arkvory_mirrors set revision = revision + 1 where repository_id = :id")
+_REFUSED = text(
+    "select i.path, i.error, i.size, i.digest, i.refusals, i.refused_until from arkvory_mirror_items i "
+    "where i.mirror_id = :mirror and i.state = 'refused' and i.path > :after order by i.path limit :limit"
 )
 # `xmax` is 0 for a row that is new.
 _PUT = text(

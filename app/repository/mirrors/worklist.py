@@ -5,6 +5,7 @@
     skipped   a rule of the repository keeps it out, or something else is there
     gone      the upstream has it no more, or names it no more
     failed    tried several times; the next round tries again
+    refused   what the upstream has was had, and is at fault; tried again when that changes, or what refused it, and else ever more rarely
 
 A round asks for all lists. What they name again keeps its state where it is here and known to be the same, and becomes `todo` otherwise; what
 no list names any more is gone. A list that says what it said when it was read last names again what it named then (`named_by`), so no two of
@@ -23,11 +24,13 @@ from sqlalchemy import Connection
 from app.database.engines import Database
 from app.database.statements import text
 from app.repository.mirrors.guides import FILE, Item
-from app.repository.mirrors.rereading import Reading
+from app.repository.mirrors.rereading import Reading, Validators
 
 BATCH = 500
-STATES = ("todo", "done", "skipped", "gone", "failed")
+STATES = ("todo", "done", "skipped", "gone", "failed", "refused")
 LONGEST_ERROR = 500
+# Until what was refused is tried again though nothing changed; each time so many times as long.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PAUSE_TIMES = 900, 7 * 86400, 4
 _SWEPT = 5_000
 
 
@@ -44,8 +47,12 @@ class Work:
     upload_id: UUID | None
     validator: str | None
     # Of a list: how, and in which round, it was read to its end last. Its validators are those of then.
-    basis: str | None = None
-    read_in: int | None = None
+    basis: str | None
+    read_in: int | None
+    # Of a file how often it was refused, by which basis; validators are those of what was. `refused`: only what has changed may be tried.
+    refusals: int
+    refused: bool
+    standing: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +69,10 @@ class Copied:
 class WorkList:
     """That of one mirror, in one round."""
 
-    def __init__(self, database: Database, mirror_id: int, repository_id: int, round_: int) -> None:
+    def __init__(self, database: Database, mirror_id: int, repository_id: int, round_: int, limits: str) -> None:
+        """`limits` are those of this process, beside the settings of mirror and repository, by which something may be refused."""
         self._database = database
-        self._known = {"mirror": mirror_id, "repository": repository_id, "round": round_}
+        self._known = {"mirror": mirror_id, "repository": repository_id, "round": round_, "limits": limits}
         # Lists and files of this round, as of the last `counts`.
         self.named = 0
 
@@ -131,6 +139,22 @@ class WorkList:
         values = {"kind": kind, "path": path, "state": state, "error": None if error is None else error[:LONGEST_ERROR]}
         with self._database.write() as connection:
             connection.execute(_SETTLE, self._known | values)
+
+    def refuse(self, work: Work, error: str, validators: Validators) -> None:
+        """What the upstream has of it now, known by these."""
+        refusals = work.refusals + 1 if work.basis == work.standing and not work.refused else 1
+        pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * PAUSE_TIMES ** min(refusals - 1, 20))
+        values = {
+            "path": work.item.path, "error": error[:LONGEST_ERROR], "etag": validators.etag, "modified": validators.last_modified,
+            "refusals": refusals, "pause": pause, "standing": work.standing,
+        }  # fmt: skip
+        with self._database.write() as connection:
+            connection.execute(_REFUSE, self._known | values)
+
+    def leave_refused(self, item: Item) -> None:
+        """It is what it was then."""
+        with self._database.write() as connection:
+            connection.execute(_LEAVE_REFUSED, self._known | {"path": item.path})
 
     def put_off(self, item: Item, seconds: float, *, attempts: int, error: str | None = None) -> None:
         """Once more after so long; `attempts` is their number by now."""
@@ -234,6 +258,20 @@ _HERE = (
     "left join arkvory_freshness f on f.artifact_id = a.id where a.repository_id = :repository and a.path = i.path "
     "and coalesce(f.source = r.upstream_url, true))"
 )
+# By what something is refused now.
+_STANDING = (
+    "(select cast(:limits as text) || '.' || m.revision || '.' || r.metadata_epoch from arkvory_mirrors m "
+    "join arkvory_repositories r on r.id = m.repository_id where m.id = :mirror)"
+)
+_REFUSED_STILL = f"i.basis = {_STANDING} and i.refused_until > now()"
+# Where a list tells no digest, its validators say whether it is the same.
+_STAYS_REFUSED = (
+    f"i.state = 'refused' and {_REFUSED_STILL} and (i.digest is not null or (i.etag is null and i.last_modified is null))"
+)
+_SAME_ENTRY = (
+    "(excluded.digest is not distinct from i.digest and excluded.size is not distinct from i.size "
+    "and (excluded.digest is not null or excluded.address is not distinct from i.address))"
+)
 # What is here already stays done where its list says that it is the same, or where it never changes.
 _ADD = text(
     "insert into arkvory_mirror_items as i (mirror_id, kind, path, round, size, digest, address, lasting, needs, named_by) "
@@ -242,22 +280,25 @@ _ADD = text(
     "cast(:address as text[]), cast(:lasting as boolean[]), cast(:needs as text[])) "
     "as e(kind, path, size, digest, address, lasting, needs) "
     "on conflict (mirror_id, kind, path) do update set round = excluded.round, address = excluded.address, digest = excluded.digest, "
-    "lasting = excluded.lasting, needs = excluded.needs, attempts = 0, error = null, next_try_at = now(), size = excluded.size, "
-    "named_by = excluded.named_by, "
+    "lasting = excluded.lasting, needs = excluded.needs, attempts = 0, next_try_at = now(), size = excluded.size, "
+    f"named_by = excluded.named_by, refusals = case when {_SAME_ENTRY} then i.refusals else 0 end, "
+    f"error = case when i.refusals > 0 and {_SAME_ENTRY} then i.error end, "
     "state = case when i.kind = 'file' and i.state = 'done' "
     "and (excluded.digest = i.digest or excluded.digest = 'sha256:' || i.sha256 or (excluded.digest is null and excluded.lasting)) "
-    f"and {_HERE} then 'done' else 'todo' end where i.round < excluded.round"
+    f"and {_HERE} then 'done' when {_SAME_ENTRY} and {_STAYS_REFUSED} then 'refused' else 'todo' end where i.round < excluded.round"
 )
 _NAME_AGAIN = text(
-    "update arkvory_mirror_items i set round = :round, attempts = 0, error = null, next_try_at = now(), state = "
-    f"case when i.kind = 'file' and i.state = 'done' and (i.digest is not null or i.lasting) and {_HERE} then 'done' else 'todo' end "
+    "update arkvory_mirror_items i set round = :round, attempts = 0, next_try_at = now(), "
+    "error = case when i.refusals > 0 then i.error end, state = "
+    f"case when i.kind = 'file' and i.state = 'done' and (i.digest is not null or i.lasting) and {_HERE} then 'done' "
+    f"when {_STAYS_REFUSED} then 'refused' else 'todo' end "
     "from (select n.kind, n.path from arkvory_mirror_items n where n.mirror_id = :mirror and n.named_by = :by and n.round >= :since "
     "and n.round < :round order by n.kind, n.path limit :most for update) n "
     f"where {_MINE} and i.kind = n.kind and i.path = n.path"
 )
 _DUE = text(
     "select i.kind, i.path, i.size, i.digest, i.address, i.lasting, i.attempts, i.sha256, i.etag, i.last_modified, i.upload_id, "
-    f"i.validator, i.basis, i.read_in from arkvory_mirror_items i where {_TODO} and i.next_try_at <= now() and {_READY} "
+    f"i.validator, i.basis, i.read_in, i.refusals, coalesce(i.refusals > 0 and {_REFUSED_STILL}, false), {_STANDING} from arkvory_mirror_items i where {_TODO} and i.next_try_at <= now() and {_READY} "
     "order by i.kind, i.next_try_at, i.path limit :limit"
 )
 _NEXT = text(
@@ -269,7 +310,17 @@ _READ = text(
 )
 _COPIED = text(
     "update arkvory_mirror_items i set state = 'done', sha256 = :sha256, size = :size, etag = :etag, last_modified = :modified, "
-    f"upload_id = null, validator = null, error = null where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
+    "upload_id = null, validator = null, error = null, refusals = 0, refused_until = null, basis = null "
+    f"where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
+)
+_REFUSE = text(
+    "update arkvory_mirror_items i set state = 'refused', error = :error, etag = :etag, last_modified = :modified, upload_id = null, "
+    "validator = null, refusals = :refusals, refused_until = clock_timestamp() + make_interval(secs => :pause), basis = :standing "
+    f"where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
+)
+_LEAVE_REFUSED = text(
+    "update arkvory_mirror_items i set state = 'refused', upload_id = null, validator = null "
+    f"where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
 )
 _COUNT_COPY = text("update arkvory_mirrors set files = files + 1, bytes = bytes + :received where id = :mirror")
 _SETTLE = text(
@@ -316,7 +367,7 @@ _GONE = text(
 )
 _UNMENDED = text(
     f"select i.path from arkvory_mirror_items i where {_MINE} and i.kind in ('file', 'list') and i.path = any(:paths) "
-    "and i.state in ('failed', 'todo')"
+    "and i.state in ('failed', 'refused', 'todo')"
 )
 _FAILED_LISTS = text(
     f"select 1 from arkvory_mirror_items i where {_MINE} and i.kind = 'list' and i.state = 'failed' and i.round = :round limit 1"
