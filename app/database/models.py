@@ -423,6 +423,8 @@ npm_tags = Table(
     Column("tag", EXACT, primary_key=True),
     # A tag goes with the version that it names.
     Column("artifact_id", BigInteger, ForeignKey("arkvory_artifacts.id", ondelete="CASCADE"), nullable=False),
+    # By the upstream's word, and not by somebody's here.
+    Column("mirrored", Boolean, nullable=False, server_default=text("false")),
     Index(None, "artifact_id"),
 )
 

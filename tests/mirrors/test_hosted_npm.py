@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from app.protocols.npm import changes
 from app.protocols.npm.documents import PackumentDocument
 from app.protocols.npm.kept import index_path
 from app.repository.mirrors.worklist import WorkList
+from app.repository.publishing import Target
 from app.repository.reading import Ask
 from tests.mirrors.conftest import Following
 from tests.mirrors.test_following import serve
@@ -142,9 +144,29 @@ def test_what_is_said_later_follows_and_what_others_published_stays(
     registry.put("p", "1.0.0", "1.1.0", "1.2.0", tags={"latest": "1.1.0"})
     assert hosted.run("js").state == "complete"
     told = packument(hosted, "p")
-    assert told["dist-tags"] == {"latest": "1.1.0", "old": "1.0.0", "ours": "9.0.0"} and "deprecated" not in told["versions"]["1.0.0"]
+    assert told["dist-tags"] == {"latest": "1.1.0", "ours": "9.0.0"} and "deprecated" not in told["versions"]["1.0.0"]
     assert registry.tarballs() - asked == 1
     house.assert_nothing_is_left()
+
+
+def test_a_tag_that_the_upstream_has_no_more_goes_where_the_mirror_set_it(
+    hosted: Following, registry: Registry, upstream: FakeUpstream
+) -> None:
+    """What somebody tagged here stays, be it a tag that the mirror had set before; and `latest` does."""
+    registry.put("p", "1.0.0", "1.1.0", tags={"latest": "1.1.0", "next": "1.1.0", "stable": "1.0.0"})
+    hosted.follow("js", names=["p"], upstream_url=upstream.url)
+    assert hosted.run("js").state == "complete"
+    target = Target("npm", "js", ADMIN)
+    for tag in ("ours", "stable"):
+        changes.set_tags(hosted.house.parts.editor, target, "p", {tag: "1.0.0"})
+    registry.put("p", "1.0.0", "1.1.0", tags={"beta": "1.0.0"})
+    for _ in range(2):
+        assert hosted.run("js").state == "complete"
+        assert packument(hosted, "p")["dist-tags"] == {"latest": "1.1.0", "ours": "1.0.0", "stable": "1.0.0", "beta": "1.0.0"}
+    registry.put("p", "1.0.0", "1.1.0", tags={"latest": "1.0.0"})
+    assert hosted.run("js").state == "complete"
+    assert packument(hosted, "p")["dist-tags"] == {"latest": "1.0.0", "ours": "1.0.0", "stable": "1.0.0"}
+    hosted.house.assert_nothing_is_left()
 
 
 def test_what_is_not_what_the_packument_says_is_not_published(hosted: Following, registry: Registry, upstream: FakeUpstream) -> None:

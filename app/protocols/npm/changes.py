@@ -151,7 +151,7 @@ _OTHERS = text(f"select a.id, a.version from arkvory_artifacts a {_NOT_HELD} and
 _ONE_VERSION = text(f"select a.id from arkvory_artifacts a {_NOT_HELD} and a.package_id = :package and a.path = :path")
 _SET_TAG = text(
     "insert into arkvory_npm_tags (package_id, tag, artifact_id) values (:package, :tag, :artifact) "
-    "on conflict (package_id, tag) do update set artifact_id = excluded.artifact_id"
+    "on conflict (package_id, tag) do update set artifact_id = excluded.artifact_id, mirrored = false"
 )
 _REMOVE_TAG = text("delete from arkvory_npm_tags where package_id = :package and tag = :tag")
 _CLEAR_TAGS = text("delete from arkvory_npm_tags where package_id = :package and tag <> all(:but)")

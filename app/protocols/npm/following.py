@@ -1,6 +1,7 @@
 """What a hosted repository says of a package that its mirror brought: what the upstream says, as far as nobody here said otherwise.
 
-Tags that name a version which somebody else published here stay, and so does all that is said of such versions.
+Tags that name a version which somebody else published here stay, and so does all that is said of such versions. A tag that the upstream has
+no more goes where it was the mirror who set it: it is a pointer, and what it named can be had by its number.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Following:
         return any(connection.execute(text(each), self._values(package_id)).first() is not None for each in _DUE)
 
     def make(self, connection: Connection, package_id: int) -> None:
-        for each in (_SET_TAGS, _SET_DEPRECATIONS, _SET_OWNERS):
+        for each in (_SET_TAGS, _TAKE_TAGS, _SET_DEPRECATIONS, _SET_OWNERS):
             connection.execute(each, self._values(package_id))
 
     def _values(self, package_id: int) -> Mapping[str, Any]:
@@ -117,15 +118,20 @@ _TAG_ROWS = (
     "left join arkvory_npm_tags t on t.package_id = :package and t.tag = w.tag left join arkvory_artifacts o on o.id = t.artifact_id "
     f"where (o.id is null or {brought('o')})"
 )
-_INSERT_TAGS = "insert into arkvory_npm_tags (package_id, tag, artifact_id)"
-_OR_MOVE = "on conflict (package_id, tag) do update set artifact_id = excluded.artifact_id"
+_INSERT_TAGS = "insert into arkvory_npm_tags (package_id, tag, artifact_id, mirrored)"
+_OR_MOVE = "on conflict (package_id, tag) do update set artifact_id = excluded.artifact_id, mirrored = true"
 _TAG_IT = text(
-    f"{_INSERT_TAGS} select :package, w.tag, :artifact from unnest(cast(:tags as text[])) as w(tag) {_TAG_ROWS} {_OR_MOVE}"
+    f"{_INSERT_TAGS} select :package, w.tag, :artifact, true from unnest(cast(:tags as text[])) as w(tag) {_TAG_ROWS} {_OR_MOVE}"
 )
 _TAGS_DUE = (
     "select w.tag, a.id from unnest(cast(:tags as text[]), cast(:tagged as text[])) as w(tag, version) "
     f"join arkvory_artifacts a on a.package_id = :package and a.version = w.version and {brought('a')} "
     f"{_TAG_ROWS} and t.artifact_id is distinct from a.id"
+)
+# `latest` is always there.
+_TAGS_GONE = (
+    "select t.tag from arkvory_npm_tags t join arkvory_artifacts o on o.id = t.artifact_id where t.package_id = :package and t.mirrored "
+    f"and t.tag <> 'latest' and t.tag <> all(cast(:tags as text[])) and {brought('o')}"
 )
 _DEPRECATIONS_DUE = (
     "select n.artifact_id as id, nullif(w.message, '') as message "
@@ -139,8 +145,9 @@ _OWNERS_DUE = (
     "and not exists (select 1 from arkvory_artifacts a join arkvory_npm_versions n on n.artifact_id = a.id "
     f"where a.package_id = :package and not {brought('a')})"
 )
-_DUE = (_TAGS_DUE, _DEPRECATIONS_DUE, _OWNERS_DUE)
-_SET_TAGS = text(f"{_INSERT_TAGS} select :package, due.tag, due.id from ({_TAGS_DUE}) as due {_OR_MOVE}")
+_DUE = (_TAGS_DUE, _TAGS_GONE, _DEPRECATIONS_DUE, _OWNERS_DUE)
+_SET_TAGS = text(f"{_INSERT_TAGS} select :package, due.tag, due.id, true from ({_TAGS_DUE}) as due {_OR_MOVE}")
+_TAKE_TAGS = text(f"delete from arkvory_npm_tags where package_id = :package and tag in ({_TAGS_GONE})")
 _SET_DEPRECATIONS = text(
     f"update arkvory_npm_versions n set deprecated = due.message from ({_DEPRECATIONS_DUE}) as due where n.artifact_id = due.id"
 )
