@@ -180,6 +180,11 @@ class Session:
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
+    @property
+    def published(self) -> bool:
+        """Something was written: all of it was not there already."""
+        return self._published
+
     def receiver(
         self, expected: Expected, when_small: Iterable[str] = (), at_most: int | None = None, always: Iterable[str] = ()
     ) -> Receiver:

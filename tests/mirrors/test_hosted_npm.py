@@ -214,6 +214,8 @@ def test_a_run_that_died_behind_a_commit_knows_what_it_brought(
         following.begin()
         following.wait()
     assert following.states() == {"a": "todo"} and following.house.read("a") == b"one"
+    assert (following.show().files, following.show().bytes) == (1, 3)
     serve(upstream, {"a": b"two"})
-    assert following.run().state == "complete"
+    after = following.run()
+    assert (after.state, after.files, after.bytes) == ("complete", 2, 6)
     assert (following.states(), following.house.read("a")) == ({"a": "done"}, b"two")

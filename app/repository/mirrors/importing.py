@@ -54,7 +54,9 @@ class Imports(Publisher):
 
     def _remember(self, connection: Connection, snapshot: Snapshot, files: Sequence[NewFile]) -> None:
         """That it was the mirror who brought them, whatever becomes of its run."""
-        note_brought(connection, snapshot.id, {each.path: each.received.sha256 for each in files})
+        first = files[0].received
+        digests = {each.path: each.received.sha256 for each in files}
+        note_brought(connection, snapshot.id, digests, first.size if isinstance(first, Received) else 0)
 
     def amend(self, target: Target, snapshot: Snapshot, package: str, told: Callable[[], Amendment]) -> None:
         """Where something else is said of the package than was told. Of one that is not here nothing is. Raises what publishing raises."""
@@ -181,9 +183,9 @@ class Import(Chosen):
                 (linked,) = session.link([found])
                 new = by_link(linked)
                 session.publish(new.files, _conditions(here), new.package)
+                return Copied(found.sha256, found.size, received=0, counted=session.published)
         except NotFound:
             return None
-        return Copied(found.sha256, found.size, received=0)
 
     def _elsewhere(self, digest: str) -> KnownBlob | None:
         with self.database.read() as connection:
@@ -288,7 +290,8 @@ class Import(Chosen):
             received = receiver.finish()
             if here is None or received.sha256 != here.sha256:
                 self._publish(session, work.item, received, _NOTHING, here)
-        return Copied(received.sha256, received.size, received.size)
+            counted = session.published
+        return Copied(received.sha256, received.size, received.size, counted=counted)
 
     def _copied(self, work: Work, kept: Kept, here: Here | None, wanted: Wanted) -> Copied:
         """With the validators of what was copied, where that is still here."""
@@ -307,10 +310,10 @@ class Import(Chosen):
                 return _as_it_was(work, here)
             with refusing(answer), self._session() as session:
                 received = self._receive(session, parts, arrived, item)
-                told = Copied(received.sha256, received.size, received.size, answer.etag, answer.last_modified)
                 if here is None or received.sha256 != here.sha256:
                     beside = replace(self, source=replace(self.source, held=True))
                     beside._publish(session, item, received, answer.head, here)
+                told = Copied(received.sha256, received.size, received.size, answer.etag, answer.last_modified, session.published)
         return told
 
     def _publish(self, session: Session, item: Item, received: Received, head: Arrived, here: Here | None) -> None:

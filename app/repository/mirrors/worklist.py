@@ -57,13 +57,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What is here now; `received` are bytes that came for it just now, null where nothing was to come."""
+    """What is here now; `received` are bytes that came for it just now, null where nothing was to come. `counted`: with its publish."""
 
     sha256: str
     size: int
     received: int | None = None
     etag: str | None = None
     last_modified: str | None = None
+    counted: bool = False
 
 
 class WorkList:
@@ -126,7 +127,7 @@ class WorkList:
             "path": path, "sha256": copied.sha256, "size": copied.size, "etag": copied.etag, "modified": copied.last_modified,
         }  # fmt: skip
         with self._database.write() as connection:
-            if copied.received is not None:
+            if copied.received is not None and not copied.counted:
                 # With it, so that no kill comes between; the mirror's row first, as a run that begins takes them.
                 connection.execute(_COUNT_COPY, self._known | {"received": copied.received})
             connection.execute(_COPIED, self._known | values)
@@ -222,9 +223,10 @@ class WorkList:
         return found
 
 
-def note_brought(connection: Connection, repository_id: int, digests: Mapping[str, str]) -> None:
-    """In the transaction of a publish: it was the repository's mirror who brought these bytes (SHA-256 in hex, by path)."""
+def note_brought(connection: Connection, repository_id: int, digests: Mapping[str, str], received: int) -> None:
+    """In the transaction of a publish: it was the repository's mirror who brought these bytes (SHA-256 in hex, by path); one copy more."""
     values = {"id": repository_id, "paths": list(digests), "digests": list(digests.values())}
+    connection.execute(_COUNT_BROUGHT, {"id": repository_id, "received": received})
     connection.execute(_NOTE_BROUGHT, values)
 
 
@@ -323,6 +325,7 @@ _LEAVE_REFUSED = text(
     f"where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
 )
 _COUNT_COPY = text("update arkvory_mirrors set files = files + 1, bytes = bytes + :received where id = :mirror")
+_COUNT_BROUGHT = text("update arkvory_mirrors set files = files + 1, bytes = bytes + :received where repository_id = :id")
 _SETTLE = text(
     "update arkvory_mirror_items i set state = :state, error = :error, upload_id = null, validator = null "
     f"where {_ONE} and i.state = 'todo'"
