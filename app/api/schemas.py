@@ -270,7 +270,7 @@ class MirrorRefusedOut(Schema):
     size = fields.Integer(allow_none=True, metadata={"description": "as the upstream's list tells it; so the digest"})
     digest = fields.String(allow_none=True)
     refusals = fields.Integer(metadata={"description": "how often it was had and refused"})
-    retry_at = Instant(allow_none=True, metadata={"description": "tried again in the first run after that, unless something changes before"})
+    retry_at = Instant(allow_none=True, metadata={"description": "tried again in the first run after it, unless something changes before"})
 
 
 class MirrorOut(Schema):

@@ -14,7 +14,8 @@ from app.cli.output import field, on_server, printable, prints, say, show, show_
 
 # How long one look of `--wait` takes.
 LOOK_SECONDS = 1.0
-_UNDER_WAY = frozenset({"new", "running", "interrupted"})
+# What was stopped goes on by itself, unless the mirror is switched off.
+_UNDER_WAY = frozenset({"new", "running", "interrupted", "stopped"})
 _MIRROR = (
     field("repository"), field("job"), field("source"), ("NAMES", lambda each: _several(each["names"])), field("include"),
     field("exclude"), field("upstream_url", "UPSTREAM"), ("UPSTREAM USER", lambda each: (each["upstream"] or {}).get("username")),
@@ -25,14 +26,17 @@ _MIRROR = (
 _MIRRORS = (
     field("repository"), field("job"), ("SCHEDULE", lambda each: _schedule(each)), field("state"), ("LAG", lambda each: _lag(each)),
     ("DONE", lambda each: each["counts"].get("done")), ("TODO", lambda each: _left(each["counts"])),
-    ("FAILED", lambda each: each["counts"].get("failed")), ("REFUSED", lambda each: each["counts"].get("refused")), field("next_at", "NEXT"), field("reason"),
+    ("FAILED", lambda each: each["counts"].get("failed")), ("REFUSED", lambda each: each["counts"].get("refused")),
+    field("next_at", "NEXT"), field("reason"),
 )  # fmt: skip
 # Of `--unset`, as the API calls them.
 _NOTHING: dict[str, dict[str, Any]] = {
     "name": {"names": []}, "include": {"include": []}, "exclude": {"exclude": []},
     "upstream-user": {"upstream": {"username": None}}, "upstream-password": {"upstream": {"password": None}},
 }  # fmt: skip
-_REFUSED = (field("path"), ("SIZE", lambda each: size(each["size"])), field("refusals", "TIMES"), field("retry_at", "AGAIN"), field("reason"))
+_REFUSED = (
+    field("path"), ("SIZE", lambda each: size(each["size"])), field("refusals", "TIMES"), field("retry_at", "AGAIN"), field("reason"),
+)  # fmt: skip
 _ERRORS = (field("at"), field("path"), field("message", "ERROR"))
 
 

@@ -517,7 +517,7 @@ mirror_items = Table(
     Column("upload_id", UUID(as_uuid=True)),
     Column("validator", Text),
     Column("error", Text),
-    # How often it was refused, by the `basis` of then; not tried until then, unless something changes. Its validators are those of what was.
+    # How often it was refused, by the `basis` of then, and until when, unless something changes. Its validators are those of what was.
     Column("refusals", Integer, nullable=False, server_default=text("0")),
     _at("refused_until", nullable=True),
     CheckConstraint("kind in ('file', 'list')", name="kind"),

@@ -112,6 +112,8 @@ class Answer:
         self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS) if coding in {"gzip", "x-gzip"} else None
         if self._decoder is None and coding not in {"identity", ""} and response.status == 200:
             raise UpstreamFailed(f"the upstream sends its answer in the coding {coding!r}, which nobody asked for")
+        # Called by `whole` once there is more than so much of the body in memory.
+        self.grown: tuple[int, Callable[[], None]] | None = None
         # Of what is encoded nobody can tell which bytes they are.
         self.part = _part(response) if response.status == 206 and coding in {"identity", ""} else None
 
@@ -180,6 +182,9 @@ class Answer:
             body += piece
             if len(body) > most:
                 return None
+            if self.grown is not None and len(body) > self.grown[0]:
+                tell, self.grown = self.grown[1], None
+                tell()
         return bytes(body)
 
     def leave(self) -> None:

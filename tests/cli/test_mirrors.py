@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any
@@ -62,6 +63,32 @@ def test_the_whole_life_of_a_mirror(server: Server, here: Run, upstream: FakeUps
     assert "follows nothing" in here("mirror", "delete", "followed", "--yes").stdout
     assert here("mirror", "show", "followed", check=False).returncode == 1
     assert server.get("/raw/followed/a.txt", auth=None).content == b"from there"
+
+
+def test_what_was_refused_is_listed_and_tried_again_by_hand(server: Server, here: Run, upstream: FakeUpstream) -> None:
+    told = [{"path": each, "size": 4, "sha256": hashlib.sha256(b"told").hexdigest(), "quarantine": None} for each in ("a", "b")]
+    upstream.put("/api/v1/repositories/there/artifacts?limit=500", json.dumps({"items": told, "next": None}).encode())
+    upstream.put("/raw/there/a", b"told")
+    upstream.put("/raw/there/b", b"sent")
+    server.repository("faulty")
+    here("mirror", "set", "faulty", "--source", "arkvory", "--upstream", f"{upstream.url}/raw/there")
+    for _ in range(2):
+        assert here("mirror", "run", "faulty", "--wait", check=False).returncode == 1
+    assert upstream.count("/raw/there/b") == 1
+    assert re.search(r"^b +4 B +1 +\S+ .*sha256", here("mirror", "refused", "faulty").stdout, re.M)
+    (only,) = document(here("mirror", "refused", "faulty", "--json"))
+    assert (only["path"], only["refusals"]) == ("b", 1)
+    assert re.search(r"^faulty +mirror/\d+ +every 3600 s +incomplete +\d+ s +1 +0 +0 +1 ", here("mirror", "list").stdout, re.M)
+    words = r"is incomplete: 1 refused: what the upstream has is at fault$"
+    assert re.search(rf"^WARN +mirrors +that of faulty \(mirror/\d+\) {words}", here("doctor").stdout, re.M)
+    assert '"refused": 1' in json.dumps(document(here("mirror", "show", "faulty", "--json")))
+    eventually(lambda: 'arkvory_mirror_refused{repository="faulty"} 1.0' in server.get("/metrics", auth=None).text, 30)
+    upstream.put("/raw/there/b", b"told")
+    done = here("mirror", "run", "faulty", "--anew", "--wait")
+    assert done.stdout == "complete: 2 files are here\n"
+    assert server.get("/api/v1/repositories/faulty/mirror/refused").json() == {"items": [], "next": None}
+    wrong = server.request("POST", "/api/v1/repositories/faulty/mirror/run", json={"anew": "yes"})
+    assert wrong.status_code == 422
 
 
 def test_a_mirror_of_another_arkvory_brings_all_of_a_repository(server: Server, here: Run) -> None:

@@ -186,6 +186,44 @@ def test_npm_and_skopeo_read_what_hosted_repositories_have_of_another_arkvory(de
         assert (desk.home / "image" / digest_of(each).partition(":")[2]).read_bytes() == each
 
 
+def test_lists_of_another_arkvory_are_not_sent_again(make_server: MakeServer) -> None:
+    """A packument, tags, a folder: as they stand, each is 304; what comes there comes here."""
+    there, server = Other(make_server(), [noise(2_000, 1), noise(2_000, 2)]), make_server()
+    there.server.repository("files")
+    there.server.put("/raw/files/d/a", b"a")
+    for name, (format_name, names, below) in FOLLOWED.items():
+        server.repository(name, format_name)
+        assert follow(server, name, names=names, **there.upstream(below))["state"] == "complete"
+        run(server, name)
+        told, before = not_modified(there.server), digests(server, name)
+        run(server, name)
+        assert not_modified(there.server) > told, name
+        assert digests(server, name) == before
+    there.manifest("later", there.manifests[0])
+    there.server.put("/raw/files/d/b", b"b")
+    assert there.server.request("PUT", "/npm/js/@acme%2flib", json=document("@acme/lib", "1.2.0")).status_code == 201
+    for name, path in (("js", "@acme/lib/-/lib-1.2.0.tgz"), ("images", "app/manifests/later"), ("files", "d/b")):
+        run(server, name)
+        assert path in stored(server, name)
+
+
+FOLLOWED = {"js": ("npm", ["@acme/lib"], "npm/js"), "images": ("oci", ["app"], "images"), "files": ("raw", ["d/"], "raw/files")}
+
+
+def run(server: Server, repository: str) -> None:
+    """One more round, to its end."""
+    where = f"/api/v1/repositories/{repository}/mirror"
+    before = server.get(where).json()["ended_at"]
+    assert server.post(f"{where}/run").status_code == 202
+    eventually(lambda: (now := server.get(where).json())["ended_at"] != before and now["state"] == "complete", 90)
+
+
+def not_modified(server: Server) -> float:
+    """How often it said so."""
+    counted = [each for each in server.get("/metrics").text.splitlines() if each.startswith("flask_http_request_total{")]
+    return sum(float(each.rpartition(" ")[2]) for each in counted if 'status="304"' in each)
+
+
 def digests(server: Server, repository: str) -> dict[str, str]:
     items = server.get(f"/api/v1/repositories/{repository}/artifacts?limit=1000").json()["items"]
     return {each["path"]: each["sha256"] for each in items}

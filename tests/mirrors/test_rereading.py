@@ -8,13 +8,15 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
+from gevent.event import Event
 
-from app.repository.mirrors import worklist
+from app.repository.mirrors import folders, memory, rereading, run, worklist
 from app.repository.mirrors.worklist import WorkList
 from tests.mirrors.conftest import Following
 from tests.mirrors.test_failing import serve_formats
 from tests.mirrors.test_following import page, serve
 from tests.mirrors.test_hosted_npm import Registry, packument
+from tests.support.house import eventually
 from tests.support.upstreams import FakeUpstream
 
 # Of hosted repositories, as `serve_formats` serves them, and of a folder: the lists that a round is made of.
@@ -62,7 +64,7 @@ def test_a_packument_that_stays_as_it_is_is_not_sent_again(hosted: Following, re
     assert set(hosted.states("js").values()) == {"done"}
     registry.put("p", "1.0.0", "1.1.0", "1.2.0", tags={"latest": "1.2.0"})
     assert hosted.run("js").state == "complete"
-    assert packument(hosted, "p")["dist-tags"] == {"latest": "1.2.0", "old": "1.0.0"}
+    assert packument(hosted, "p")["dist-tags"] == {"latest": "1.2.0"}
     registry.put("p", "1.0.0")
     assert hosted.run("js").counts["gone"] == 2
     hosted.house.assert_nothing_is_left()
@@ -177,3 +179,30 @@ def test_a_proxys_folders_are_asked_for_by_their_etag_too(proxied: Following, up
     assert (sent(upstream, "/"), upstream.count("/")) == (1, 2)
     serve(upstream, {"y": b"y"})
     assert proxied.run().counts == {"todo": 0, "done": 1, "skipped": 0, "gone": 1, "failed": 0, "refused": 0, "lists": 0}
+
+
+def test_long_lists_wait_for_room_in_memory_and_all_come(
+    following: Following, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are read at once: no more of them than there is room for; nothing counts against one that waits too long."""
+    room = memory.Room(folders.MOST_BYTES)
+    monkeypatch.setattr(rereading, "room", room)
+    monkeypatch.setattr(memory, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(run, "HELD_SECONDS", 0.05)
+    gates, names = [Event() for _ in range(3)], [f"f{number}/" for number in range(3)]
+    for name, gate in zip(names, gates, strict=True):
+        upstream.put(f"/{name}", page("x") + b" " * (3 * memory.LITTLE), gate=gate, piece=2 * memory.LITTLE)
+        upstream.put(f"/{name}x", b"x")
+    following.house.repository(kind="proxy", upstream_url=upstream.url)
+    following.follow(names=names, concurrency=3)
+    taken: list[int] = []
+    take = memory.Room.take
+    monkeypatch.setattr(memory.Room, "take", lambda here, size: taken.append(size) or take(here, size))
+    following.begin()
+    eventually(lambda: len(taken) >= 3)
+    for gate in gates:
+        gate.set()
+    following.wait(60)
+    assert following.show().state == "complete", following.show()
+    assert set(following.states().values()) == {"done"} and len(following.states()) == 3
+    assert room._left == folders.MOST_BYTES

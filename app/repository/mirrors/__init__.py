@@ -3,6 +3,7 @@
     settings   what is followed, and how far that is: the row of a mirror
     guides     how the lists of a format are read
     rereading  what is asked for again only where it changed
+    memory     how much of lists is in memory at once
     folders    the lists of folders
     arkvory    the list of another Arkvory, whatever the format
     lists      reads either, what is long in a process of its own (pages)

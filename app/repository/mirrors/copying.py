@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from app.cache.snapshots import Snapshot, Snapshots
@@ -21,7 +22,6 @@ from app.repository.parts import Kept
 from app.repository.reading import Brought, check_online
 from app.repository.withholding import Restrictions, keeps_out, require_path
 from app.upstream.client import Answer, Wanted
-
 
 # Of bytes, or of what is said of them: they will not get better by being asked for again.
 _AT_FAULT = (Invalid, TooLarge, UpstreamUntrue)
@@ -141,14 +141,21 @@ class Prefetch(Chosen):
         return self.fetches.bring(self.snapshot, index.path, anew=True)
 
     def ask(self, wanted: Wanted, at_most: int) -> bytes | None:
-        if self.reading is not None:
-            self.reading.take_in()
-        return self.fetches.ask(self.snapshot, wanted, at_most)
+        if self.reading is None:
+            return self.fetches.ask(self.snapshot, wanted, at_most)
+        self.reading.take_in()
+        return self.fetches.ask(self.snapshot, wanted, at_most, partial(self.reading.watch, at_most=at_most))
 
     def ask_list(self, wanted: Wanted, at_most: int) -> bytes | None:
-        if self.reading is None:
+        reading = self.reading
+        if reading is None:
             return self.ask(wanted, at_most)
-        return self.fetches.ask(self.snapshot, self.reading.asked(wanted), at_most, self.reading.hear)
+
+        def hear(answer: Answer) -> None:
+            reading.hear(answer)
+            reading.watch(answer, at_most)
+
+        return self.fetches.ask(self.snapshot, reading.asked(wanted), at_most, hear)
 
     def amend(self, package: str, told: Callable[[], Amendment]) -> None:
         """What it says is its upstream's."""

@@ -215,7 +215,8 @@ def _led_to(item: Item) -> Item:
 _KNOWN = text(
     "select m.id, m.repository_id, r.name, m.enabled, m.every_seconds, "
     "coalesce((m.counts ->> 'todo')::bigint, 0) + coalesce((m.counts ->> 'lists')::bigint, 0), "
-    "coalesce((m.counts ->> 'done')::bigint, 0), coalesce((m.counts ->> 'failed')::bigint, 0), coalesce((m.counts ->> 'refused')::bigint, 0), "
+    "coalesce((m.counts ->> 'done')::bigint, 0), coalesce((m.counts ->> 'failed')::bigint, 0), "
+    "coalesce((m.counts ->> 'refused')::bigint, 0), "
     "extract(epoch from now() - coalesce(m.current_at, m.created_at))::bigint "
     "from arkvory_mirrors m join arkvory_repositories r on r.id = m.repository_id and r.deleted_at is null order by r.name"
 )

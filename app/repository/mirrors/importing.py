@@ -121,6 +121,8 @@ class Import(Chosen):
         return replace(self, reading=reading)
 
     def said_of(self, package: str | None) -> int:
+        if package is None:
+            return 0
         with self.database.read() as connection:
             return connection.execute(_REVISION, {"id": self.snapshot.id, "package": package}).scalar() or 0
 
@@ -135,14 +137,25 @@ class Import(Chosen):
         if self.reading is not None:
             self.reading.take_in()
         with self.source.get(wanted) as answer:
-            return _whole(answer, at_most)
+            return self._whole(answer, at_most)
 
     def ask_list(self, wanted: Wanted, at_most: int) -> bytes | None:
         if self.reading is None:
             return self.ask(wanted, at_most)
         with self.source.get(self.reading.asked(wanted)) as answer:
             self.reading.hear(answer)
-            return _whole(answer, at_most)
+            return self._whole(answer, at_most)
+
+    def _whole(self, answer: Answer, at_most: int) -> bytes | None:
+        """Null for absence. Raises UpstreamUnfit for more."""
+        if answer.absent:
+            return None
+        if self.reading is not None:
+            self.reading.watch(answer, at_most)
+        body = answer.whole(at_most)
+        if body is None:
+            raise UpstreamUnfit(f"the upstream's answer has more than {at_most} bytes")
+        return body
 
     def amend(self, package: str, told: Callable[[], Amendment]) -> None:
         snapshot = self.snapshot
@@ -355,16 +368,6 @@ class Import(Chosen):
             _check_length(item, receiver.size, whole=False)
         _check_length(item, receiver.size, whole=True)
         return receiver.finish()
-
-
-def _whole(answer: Answer, at_most: int) -> bytes | None:
-    """Null for absence. Raises UpstreamUnfit for more."""
-    if answer.absent:
-        return None
-    body = answer.whole(at_most)
-    if body is None:
-        raise UpstreamUnfit(f"the upstream's answer has more than {at_most} bytes")
-    return body
 
 
 def _check_length(item: Item, size: int | None, *, whole: bool) -> None:

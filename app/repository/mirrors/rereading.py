@@ -5,9 +5,11 @@ They count only as long as nothing here is another than it was then (`Reading.ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, Self
 
+from app.repository.mirrors.memory import LITTLE, room
 from app.upstream.client import Answer, Wanted
 from app.upstream.freshness import http_moment
 
@@ -41,7 +43,14 @@ class Reading:
         self.basis = basis
         self.before = before
         self.after = UNKNOWN
-        self._answers = 0
+        self._answers = self._held = 0
+
+    def __enter__(self) -> Self:
+        """What is kept in memory of it is given back in the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hold(0)
 
     def asked(self, wanted: Wanted) -> Wanted:
         """With the validators, for an answer that the list is made of."""
@@ -54,6 +63,17 @@ class Reading:
         if not answer.absent:
             self.take_in()
             self.after = validators_of(answer) if self._answers == 1 else UNKNOWN
+
+    def watch(self, answer: Answer, at_most: int) -> None:
+        """It is read into memory as a whole."""
+        answer.grown = LITTLE, partial(self._hold, at_most)
+
+    def _hold(self, size: int) -> None:
+        """One at a time: whoever waits has nothing. Raises TooManyUploads."""
+        if self._held:
+            room.give_back(self._held)
+            self._held = 0
+        self._held = room.take(size) if size else 0
 
     def take_in(self) -> None:
         """It is made of something else too: none of them says anything about the whole."""

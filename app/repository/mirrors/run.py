@@ -265,13 +265,13 @@ class Run:
     def _read(self, work: Work) -> None:
         """Its items first, in batches, then that it was read: one that broke off is read again, and what it named stays as it is."""
         path = self.tally.cursor = work.item.path
-        reading = self._steps.reading(work)
-        try:
-            self._add_all(path, reading)
-        except Unchanged:
-            self._name_again(path, work.read_in or 0)
-            reading.after = reading.before
-        self._work.read(path, reading)
+        with self._steps.reading(work) as reading:
+            try:
+                self._add_all(path, reading)
+            except Unchanged:
+                self._name_again(path, work.read_in or 0)
+                reading.after = reading.before
+            self._work.read(path, reading)
 
     def _add_all(self, path: str, reading: Reading) -> None:
         batch: list[Item] = []

@@ -114,9 +114,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RefusedFile:
-    """A file that the upstream has and the repository has not, since something is wrong with it; `size` and `digest` as its list tells them.
+    """A file that the upstream has and the repository has not, since something is wrong with it.
 
-    Tried again once any of that changes, or what it was refused by; else at `retry_at`.
+    `size` and `digest` are as its list tells them. Tried again once any of that changes, or what it was refused by; else at `retry_at`.
     """
 
     path: str

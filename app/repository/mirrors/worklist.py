@@ -7,9 +7,9 @@
     failed    tried several times; the next round tries again
     refused   what the upstream has was had, and is at fault; tried again when that changes, or what refused it, and else ever more rarely
 
-A round asks for all lists. What they name again keeps its state where it is here and known to be the same, and becomes `todo` otherwise; what
-no list names any more is gone. A list that says what it said when it was read last names again what it named then (`named_by`), so no two of
-these name the same. One runner at a time works at a list; a former one that lingers changes only what is still to do.
+A round asks for all lists. What they name again keeps its state where it is here and known to be the same, and becomes `todo` otherwise;
+what no list names any more is gone. A list that says what it said when it was read last names again what it named then (`named_by`), so no
+two of these name the same. One runner at a time works at a list; a former one that lingers changes only what is still to do.
 """
 
 from __future__ import annotations
@@ -300,7 +300,8 @@ _NAME_AGAIN = text(
 )
 _DUE = text(
     "select i.kind, i.path, i.size, i.digest, i.address, i.lasting, i.attempts, i.sha256, i.etag, i.last_modified, i.upload_id, "
-    f"i.validator, i.basis, i.read_in, i.refusals, coalesce(i.refusals > 0 and {_REFUSED_STILL}, false), {_STANDING} from arkvory_mirror_items i where {_TODO} and i.next_try_at <= now() and {_READY} "
+    f"i.validator, i.basis, i.read_in, i.refusals, coalesce(i.refusals > 0 and {_REFUSED_STILL}, false), {_STANDING} "
+    f"from arkvory_mirror_items i where {_TODO} and i.next_try_at <= now() and {_READY} "
     "order by i.kind, i.next_try_at, i.path limit :limit"
 )
 _NEXT = text(
