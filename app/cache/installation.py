@@ -43,6 +43,8 @@ class Installation:
 
     def hosts(self) -> Mapping[str, str]:
         """Repositories by the host names that mean them, under the installation's epoch too. Raises Unavailable."""
+        # M6: a path is changed by them before anything else is asked.
+        self._cache.require_synced()
         kept: tuple[int, Mapping[str, str]] | None = self._cache.installation.get(keys.HOSTS)
         if kept is not None and kept[0] >= self._cache.view.installation and not self._cache.doubts.installation:
             return kept[1]

@@ -180,6 +180,23 @@ def test_m6_a_credential_too_is_not_believed_from_old_memory(pair: Pair, files: 
     assert reader.outcome("a", secret=secret) == "unauthenticated"
 
 
+def test_m6_nor_are_the_host_names_that_mean_a_repository(pair: Pair, clock: Callable[[float], None]) -> None:
+    writer, reader = pair
+    hosts = reader.parts.access.installation.hosts
+    writer.repository("images", format="oci")
+    writer.change("images", host="mirror.example")
+    eventually(lambda: writer.value("select count(*) from arkvory_mail") == 0)
+    assert hosts() == {"mirror.example": "images"}
+    stand_still(reader)
+    writer.change("images", host="other.example")
+    writer.rows("delete from arkvory_mail")
+    assert hosts() == {"mirror.example": "images"}
+
+    clock(loops.OLDEST_POLL_SECONDS)
+
+    assert hosts() == {"other.example": "images"}
+
+
 def test_m6_when_the_database_cannot_be_asked_old_memory_is_503_and_a_crowd_tries_once(
     pair: Pair, files: int, clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
