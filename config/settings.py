@@ -19,9 +19,11 @@ MIB = 1024 * 1024
 LEAST_RATE = 64 * 1024
 # Behind a server's name, which cannot have a colon, in that of its workers.
 WORKER_SUFFIX = ":worker"
+# The cluster's loop, ownership and pins stay in the session pool; one more is for who comes and goes.
+LEAST_SESSIONS = 4
 # Most connections of a worker: it answers nobody, and a job holds one for a transaction.
 WORKER_POOL_SIZE = 6
-WORKER_SESSION_POOL_SIZE = 4
+WORKER_SESSION_POOL_SIZE = LEAST_SESSIONS
 
 
 class SettingError(ValueError):
@@ -152,7 +154,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("database_session_url", ("ARKVORY_DATABASE_SESSION_URL",), None, _database_url,
             "direct address for long-lived sessions, where the other goes through a transaction pooler"),
     Setting("database_pool_size", ("ARKVORY_DATABASE_POOL_SIZE",), 20, _count(4), "connections of the request pool"),
-    Setting("session_pool_size", ("ARKVORY_SESSION_POOL_SIZE",), 8, _count(2), "connections of the session pool"),
+    Setting("session_pool_size", ("ARKVORY_SESSION_POOL_SIZE",), 8, _count(LEAST_SESSIONS), "connections of the session pool"),
     Setting("database_wait_seconds", ("ARKVORY_DATABASE_WAIT_SECONDS",), 5.0, _seconds,
             "longest wait for a connection before the answer is 503"),
     Setting("database_connect_seconds", ("ARKVORY_DATABASE_CONNECT_SECONDS",), 5.0, _seconds, "longest wait for PostgreSQL to accept a connection"),

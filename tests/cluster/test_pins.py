@@ -12,9 +12,12 @@ import pytest
 from app.cluster import pins
 from app.cluster.pins import Pins
 from app.database import writelocks
+from app.database.sessions import require_sessions
 from app.errors import PinLost
 from app.repository.reading import Ask
 from app.storage import OpenBlob, mounts
+from config.settings import SettingError, Settings
+from tests.cluster.conftest import MakeMember
 from tests.conftest import MakeHouse, MakePause
 from tests.support.house import ADMIN, House, eventually
 
@@ -210,6 +213,20 @@ def test_pins_of_a_process_that_died_count_no_more_and_go(cleaner: House, reader
     cleaner.rows("update arkvory_pin_sessions set seen_at = seen_at - interval '60 s'")
     cleaner.clean()
     assert cleaner.rows("select blob_id from arkvory_pins union all select id from arkvory_pin_sessions") == []
+
+
+def test_the_smallest_session_pool_has_room_for_pins_too(make_member: MakeMember) -> None:
+    """Beside the ownership and the loop; and for whoever tries it out (DESIGN 2)."""
+    with pytest.raises(SettingError, match="at least 4"):
+        Settings.from_environment({"ARKVORY_SESSION_POOL_SIZE": "3"})
+    house = make_member(ARKVORY_SESSION_POOL_SIZE="4", ARKVORY_PINS="on", ARKVORY_PIN_SECONDS=str(AGE))
+    house.repository("files", public=True)
+    house.publish("a", b"x")
+    blob = begin_download(house)
+    pins_of(house).pin()
+    assert pins_of(house).count == 1
+    require_sessions(house.parts.database.session.engine)
+    blob.close()
 
 
 def test_many_blobs_are_pinned_by_one_lock(cleaner: House, reader: House, monkeypatch: pytest.MonkeyPatch) -> None:
