@@ -249,7 +249,7 @@ class Transactions:
     @contextlib.contextmanager
     def _opened(self, repository_ids: Sequence[int], admission: bool) -> Iterator[Transaction]:
         with contextlib.ExitStack() as stack:
-            with self.turns.waiting_slots if repository_ids else contextlib.nullcontext():
+            with self.turns.slot() if repository_ids else contextlib.nullcontext():
                 stack.enter_context(database_errors())
                 connection = stack.enter_context(self.database.request.connect())
                 transaction = Transaction(connection, None if self._loop is None else self._loop.instance_id or 0)

@@ -16,6 +16,8 @@ from gevent.lock import BoundedSemaphore
 from app.errors import Unavailable
 
 WAITING_CONNECTIONS = 4
+# As long as a statement may run: who has the turn before may have nothing better to do than to wait for a database that says nothing.
+TURN_SECONDS = 30.0
 # A millisecond or so of work.
 PACE = 1_000
 
@@ -60,11 +62,11 @@ class Turns:
 
 
 class RepositoryTurns:
-    """First come, first served, for each repository; `wait_seconds` bounds the wait."""
+    """First come, first served, for each repository; `wait_seconds` bounds each wait."""
 
-    def __init__(self, wait_seconds: float = 30.0) -> None:
+    def __init__(self, wait_seconds: float = TURN_SECONDS) -> None:
         self._turns = Turns(1, wait_seconds, "many changes of this repository are waiting; try again shortly")
-        self.waiting_slots = BoundedSemaphore(WAITING_CONNECTIONS)
+        self._slots = Turns(WAITING_CONNECTIONS, wait_seconds, "many changes are waiting for the database; try again shortly")
 
     @contextlib.contextmanager
     def of(self, repository_ids: Sequence[int]) -> Iterator[None]:
@@ -73,3 +75,7 @@ class RepositoryTurns:
             for repository_id in sorted(set(repository_ids)):
                 stack.enter_context(self._turns.of(repository_id))
             yield
+
+    def slot(self) -> contextlib.AbstractContextManager[None]:
+        """For as long as its connection may wait for a lock. Raises Unavailable when none comes free in time."""
+        return self._slots.of("slot")

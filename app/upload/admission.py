@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import gevent
-from gevent.lock import BoundedSemaphore
 
 from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
 from app.database.statements import text
+from app.database.turns import TURN_SECONDS, Turns
 from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge, UploadGivenUp
 from app.storage import BlobStore
 from config import Settings
@@ -86,7 +86,7 @@ class Admission:
         self._transactions = transactions
         self._store = store
         # At most one connection of this process waits for the global lock; the others wait here.
-        self._turn = BoundedSemaphore(1)
+        self._turns = Turns(1, TURN_SECONDS, "many uploads are waiting for their room; try again shortly")
         self.open_uploads: dict[UUID, Reservation] = {}
         self._pool = gevent.get_hub().threadpool
         self._written_elsewhere = 0
@@ -136,9 +136,9 @@ class Admission:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Transaction]:
-        """A transaction under the global lock."""
+        """A transaction under the global lock. Raises Unavailable, also when this process has too many that want it."""
         self._look_elsewhere()
-        with self._turn, self._transactions.begin(admission=True) as transaction:
+        with self._turns.of("global"), self._transactions.begin(admission=True) as transaction:
             yield transaction
 
     def _open_unknown(self, repository_id: int, reserved: int, row: _Row) -> Reservation:
