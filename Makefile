@@ -43,7 +43,7 @@ coverage: $(VENV)/ready-to-test ## the tests, with the lines that they reach
 bench: $(VENV)/ready-to-test ## ratios to floors and to other servers, in one run
 	@$(BIN)/python -m bench
 
-soak: $(VENV)/ready-to-test ## long runs, for SOAK_SECONDS (1200)
+soak: $(VENV)/ready-to-test ## long runs; each takes its share of SOAK_SECONDS (1200), together some six times that
 	@ARKVORY_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout=0 --capture=no $(TESTS)
 
 kills-page: $(VENV)/ready-to-test ## write the tables of docs/kills.md anew, from what is observed

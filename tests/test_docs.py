@@ -70,6 +70,14 @@ def test_the_architecture_page_draws_the_layers_of_the_contract() -> None:
     assert re.findall(r"[a-z]+", drawn.group(1)) == names
 
 
+def test_every_invariant_of_the_architecture_page_has_tests_that_name_it_and_no_test_names_another() -> None:
+    page = (ROOT / "docs/ARCHITECTURE.md").read_text().partition("\n## Invariants\n")[2]
+    named = {number.lower() for number in re.findall(r"^\| ([A-Z]\d+) \|", page, re.MULTILINE)}
+    tests = "".join(each.read_text() for each in (ROOT / "tests").rglob("test_*.py"))
+    cited = {number for name in re.findall(r"def test_((?:[cmsw]\d+_(?:to_)?)+)", tests) for number in re.findall(r"[cmsw]\d+", name)}
+    assert cited == named
+
+
 def test_every_link_between_the_documents_leads_somewhere() -> None:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):

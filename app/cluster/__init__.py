@@ -1,1 +1,1 @@
-"""What several processes agree on: for now, who owns the storage."""
+"""What several processes agree on: who owns the storage, who is there, what each has to hear, who runs what, what nobody may delete."""
