@@ -135,6 +135,29 @@ def test_a_run_that_dies_while_what_a_list_named_is_named_again(
     assert sent(upstream, "/p") == before
 
 
+def test_a_list_that_is_none_is_not_sent_again_until_it_changes(hosted: Following, registry: Registry, upstream: FakeUpstream) -> None:
+    """Nor is anything gone for it. After a while it is read as a whole once more: perhaps it was not the upstream's fault."""
+    upstream.put("/p", b"<html>", etag='"none"')
+    whole = upstream.count("/p")
+    for _ in range(3):
+        after = hosted.run("js")
+        assert (after.state, after.counts["failed"], after.counts["done"]) == ("incomplete", 1, 2)
+        assert "packument of 'p'" in after.errors[0]["message"]
+    asked = [each.headers.get("if-none-match") for each in upstream.asked if each.target == "/p"][whole:]
+    assert asked[1:] == ['"none"', '"none"']
+    error = "select error from arkvory_mirror_items where kind = 'list'"
+    assert "packument of 'p'" in hosted.house.value(error)
+    hosted.house.rows("update arkvory_mirror_items set refused_until = now() where kind = 'list'")
+    hosted.run("js")
+    assert upstream.asked[-1].headers.get("if-none-match") is None
+    assert hosted.house.value("select refusals from arkvory_mirror_items where kind = 'list'") == 2
+    registry.tell("p")
+    for _ in range(2):
+        after = hosted.run("js")
+        assert (after.state, after.errors) == ("complete", [])
+    assert hosted.house.value("select refusals from arkvory_mirror_items where kind = 'list'") == 0
+
+
 @pytest.mark.parametrize("format_name", LISTS)
 def test_lists_of_hosted_repositories_are_asked_for_by_their_etag(following: Following, upstream: FakeUpstream, format_name: str) -> None:
     """And what they named stays named: a folder's folders, an index's projects, tags, versions."""

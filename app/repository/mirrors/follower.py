@@ -178,7 +178,9 @@ class _Steps:
         # As it is before the upstream is asked: what is changed meanwhile is another basis.
         epoch = self._follower.snapshot.epochs.metadata
         basis = f"{FORM}.{self._revision}.{epoch}.{self._follower.said_of(package)}"
-        return Reading(basis, Validators(work.etag, work.last_modified) if work.basis == basis else UNKNOWN)
+        # What was none is read as a whole once more from time to time.
+        known = work.basis == basis and (work.refused or not work.refusals)
+        return Reading(basis, Validators(work.etag, work.last_modified) if known else UNKNOWN)
 
     def items(self, path: str, reading: Reading) -> Iterator[Item]:
         trail = self._follower.read_by(reading)

@@ -60,7 +60,8 @@ class Reading:
         """It is made of this one. Raises Unchanged."""
         if answer.unchanged:
             raise Unchanged
-        if not answer.absent:
+        # What is not there is asked for elsewhere, unless it is a further page.
+        if not answer.absent or self._answers:
             self.take_in()
             self.after = validators_of(answer) if self._answers == 1 else UNKNOWN
 

@@ -42,10 +42,11 @@ from app.errors import (
     Unavailable,
     UpstreamBusy,
     UpstreamFailed,
+    UpstreamUnfit,
 )
 from app.repository.mirrors.copying import Refused
 from app.repository.mirrors.guides import LIST, Item
-from app.repository.mirrors.rereading import Reading, Unchanged
+from app.repository.mirrors.rereading import UNKNOWN, Reading, Unchanged
 from app.repository.mirrors.settings import MOST_ERRORS
 from app.repository.mirrors.worklist import BATCH, Copied, Work, WorkList
 from app.repository.parts import Kept
@@ -269,9 +270,26 @@ class Run:
             try:
                 self._add_all(path, reading)
             except Unchanged:
-                self._name_again(path, work.read_in or 0)
-                reading.after = reading.before
-            self._work.read(path, reading)
+                self._leave(work, reading)
+            except UpstreamUnfit as error:
+                if reading.after == UNKNOWN:
+                    raise
+                # It will be none as long as these are its validators.
+                self.tally.failed(work.item, error.message)
+                self._work.fault(work, error.message, reading)
+            else:
+                self._work.read(path, reading)
+
+    def _leave(self, work: Work, reading: Reading) -> None:
+        """It is what it was: what it named is named again, in batches; or it is none still."""
+        path = work.item.path
+        if work.refusals:
+            self._work.settle(work.item, "failed", work.error)
+            return
+        while self._work.name_again(path, work.read_in or 0):
+            self._require_going_on()
+        reading.after = reading.before
+        self._work.read(path, reading)
 
     def _add_all(self, path: str, reading: Reading) -> None:
         batch: list[Item] = []
@@ -285,10 +303,6 @@ class Run:
     def _add(self, batch: list[Item], by: str) -> None:
         self._require_going_on()
         self._work.add(batch, by)
-
-    def _name_again(self, path: str, since: int) -> None:
-        while self._work.name_again(path, since):
-            self._require_going_on()
 
     def _require_going_on(self) -> None:
         if self._cut is not None:

@@ -49,10 +49,12 @@ class Work:
     # Of a list: how, and in which round, it was read to its end last. Its validators are those of then.
     basis: str | None
     read_in: int | None
-    # Of a file how often it was refused, by which basis; validators are those of what was. `refused`: only what has changed may be tried.
+    # How often it was refused, a list for being none; validators are those of what was. `refused`: only what has changed may be tried.
     refusals: int
     refused: bool
+    # By what a file is refused now.
     standing: str | None
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +144,19 @@ class WorkList:
             connection.execute(_SETTLE, self._known | values)
 
     def refuse(self, work: Work, error: str, validators: Validators) -> None:
-        """What the upstream has of it now, known by these."""
-        refusals = work.refusals + 1 if work.basis == work.standing and not work.refused else 1
+        """What the upstream has of a file now, known by these."""
+        self._refuse(work, "refused", error, validators, work.standing)
+
+    def fault(self, work: Work, error: str, reading: Reading) -> None:
+        """What the upstream has of a list now is none."""
+        self._refuse(work, "failed", error, reading.after, reading.basis)
+
+    def _refuse(self, work: Work, state: str, error: str, validators: Validators, basis: str | None) -> None:
+        refusals = work.refusals + 1 if work.basis == basis and not work.refused else 1
         pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * PAUSE_TIMES ** min(refusals - 1, 20))
         values = {
-            "path": work.item.path, "error": error[:LONGEST_ERROR], "etag": validators.etag, "modified": validators.last_modified,
-            "refusals": refusals, "pause": pause, "standing": work.standing,
+            "kind": work.item.kind, "path": work.item.path, "state": state, "error": error[:LONGEST_ERROR], "etag": validators.etag,
+            "modified": validators.last_modified, "refusals": refusals, "pause": pause, "basis": basis,
         }  # fmt: skip
         with self._database.write() as connection:
             connection.execute(_REFUSE, self._known | values)
@@ -300,7 +309,8 @@ _NAME_AGAIN = text(
 )
 _DUE = text(
     "select i.kind, i.path, i.size, i.digest, i.address, i.lasting, i.attempts, i.sha256, i.etag, i.last_modified, i.upload_id, "
-    f"i.validator, i.basis, i.read_in, i.refusals, coalesce(i.refusals > 0 and {_REFUSED_STILL}, false), {_STANDING} "
+    "i.validator, i.basis, i.read_in, i.refusals, "
+    f"coalesce(i.refusals > 0 and i.refused_until > now() and (i.kind = 'list' or i.basis = {_STANDING}), false), {_STANDING}, i.error "
     f"from arkvory_mirror_items i where {_TODO} and i.next_try_at <= now() and {_READY} "
     "order by i.kind, i.next_try_at, i.path limit :limit"
 )
@@ -309,7 +319,8 @@ _NEXT = text(
 )
 _READ = text(
     "update arkvory_mirror_items i set state = 'done', error = null, basis = :basis, etag = :etag, last_modified = :modified, "
-    f"read_in = i.round where {_MINE} and i.kind = 'list' and i.path = :path and i.state = 'todo'"
+    "refusals = 0, refused_until = null, read_in = i.round "
+    f"where {_MINE} and i.kind = 'list' and i.path = :path and i.state = 'todo'"
 )
 _COPIED = text(
     "update arkvory_mirror_items i set state = 'done', sha256 = :sha256, size = :size, etag = :etag, last_modified = :modified, "
@@ -317,9 +328,9 @@ _COPIED = text(
     f"where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
 )
 _REFUSE = text(
-    "update arkvory_mirror_items i set state = 'refused', error = :error, etag = :etag, last_modified = :modified, upload_id = null, "
-    "validator = null, refusals = :refusals, refused_until = clock_timestamp() + make_interval(secs => :pause), basis = :standing "
-    f"where {_MINE} and i.kind = 'file' and i.path = :path and i.state = 'todo'"
+    "update arkvory_mirror_items i set state = :state, error = :error, etag = :etag, last_modified = :modified, upload_id = null, "
+    "validator = null, refusals = :refusals, refused_until = clock_timestamp() + make_interval(secs => :pause), basis = :basis "
+    f"where {_ONE} and i.state = 'todo'"
 )
 _LEAVE_REFUSED = text(
     "update arkvory_mirror_items i set state = 'refused', upload_id = null, validator = null "
