@@ -15,6 +15,7 @@ from app.api.management import management
 from app.api.parsing import key_of, one
 from app.api.schemas import (
     DeployTokenOut,
+    MemberOut,
     NewDeployTokenIn,
     NewDeployTokenOut,
     NewRepositoryIn,
@@ -84,6 +85,15 @@ def delete_repository(name: str) -> Response | None:
 def show_usage(name: str) -> Document:
     """Bytes by status, quota and how full it is, number of artifacts, downloads"""
     return usage_document(management().listing.usage(caller(), name))
+
+
+@blueprint.route("/repositories/<name>/members")
+@blueprint.arguments(PageQuery, location="query")
+@blueprint.response(200, listed(MemberOut))
+def list_members(query: dict[str, Any], name: str) -> Document:
+    """Members of a group, in the order in which they are asked; PATCH of the group changes them"""
+    page = management().registry.members(caller(), name, query["limit"], one(key_of(query["cursor"], int), 0))
+    return page_document(page, asdict)
 
 
 @blueprint.route("/repositories/<name>/rules")

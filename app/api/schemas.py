@@ -195,6 +195,12 @@ class RepositoryOut(Schema):
     url = fields.Url(metadata={"description": "where clients are pointed at"})
 
 
+class MemberOut(Schema):
+    position = fields.Integer(metadata={"description": "from 1 on"})
+    name = fields.String()
+    written = fields.Boolean(metadata={"description": "whether what is published through the group goes to it (`write_member`)"})
+
+
 class PromotionIn(Schema):
     to = Words(required=True, metadata={"description": "the repository that it is copied to, of the same format"})
     paths = fields.List(Words(), load_default=list, metadata={"description": "artifacts; one that ends in a slash means all below it"})

@@ -68,6 +68,15 @@ class NewRepository:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """Of a group: `position` from 1 on, as they are asked; what is published through the group goes to the `written` one."""
+
+    position: int
+    name: str
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RepositoryChange:
     """What to change; absent keys stay as they are. `settings` and `upstream` are merged in, null removes one; `members` replace them."""
 
@@ -186,6 +195,15 @@ class Registry:
         with self._database.consistent() as connection:
             self._access.require_known(connection, caller, find_repository(connection, caller, name))
             return _read(connection, name)
+
+    def members(self, caller: Caller, name: str, limit: int, after: int = 0) -> Page[Member]:
+        """Of a group, behind that position. Raises as `show`, and NotFound for what is no group."""
+        group = self.show(caller, name)
+        if group.members is None:
+            raise NotFound(f"repository {name!r} is no group: it has no members")
+        written = group.settings.get("write_member")
+        found = [Member(position, each, each == written) for position, each in enumerate(group.members, 1) if position > after]
+        return Page(found[:limit], (found[limit - 1].position,) if len(found) > limit else None)
 
     def list(self, caller: Caller, limit: int, after: str = "", format: str | None = None) -> Page[Repository]:
         """By name, those that `show` would show. Raises Unauthenticated for a credential that is not good any more."""

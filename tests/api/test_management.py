@@ -74,6 +74,25 @@ def test_a_repository_is_shown_with_its_epochs_and_its_client_address(server: Se
     assert datetime.fromisoformat(made["created_at"])
 
 
+def test_the_members_of_a_group_are_listed_in_their_order_for_who_may_know_of_it(server: Server, name: str) -> None:
+    one, two, three = (f"{name}-{each}" for each in "cab")
+    for each in (one, two, three):
+        create(server, "repositories", name=each, format="raw")
+    server.repository(name, kind="group", members=[one, two, three], settings={"write_member": two})
+    address = f"/api/v1/repositories/{name}/members"
+    expected = [(1, one, False), (2, two, True), (3, three, False)]
+    items = [{"position": position, "name": each, "written": written} for position, each, written in expected]
+    assert server.get(address).json() == {"items": items, "next": None}
+    first = server.get(f"{address}?limit=2").json()
+    assert first["items"] == items[:2]
+    assert server.get(f"{address}?limit=2&cursor={first['next']}").json() == {"items": items[2:], "next": None}
+    assert server.request("PATCH", f"/api/v1/repositories/{name}", json={"members": [three, one], "settings": {"write_member": None}}).ok
+    assert [each["name"] for each in server.get(address).json()["items"]] == [three, one]
+    problem(server.get(f"/api/v1/repositories/{one}/members"), 404, "not_found")
+    problem(server.get(address, auth=None), 401, "unauthenticated")
+    problem(server.get(address, auth=user(server, f"{name}-nobody")), 404, "not_found")
+
+
 def test_the_client_address_follows_the_address_by_which_the_client_came(server: Server, name: str) -> None:
     create(server, "repositories", name=name, format="raw")
     shown = server.get(f"/api/v1/repositories/{name}", headers={"Host": "artifacts.example:8443"}).json()
