@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import flask_smorest
 from flask import Flask, Response, request
 from flask_smorest.utils import prepare_response
+from gevent import get_hub
+from gevent.lock import BoundedSemaphore
 from marshmallow import Schema
 
 from app.api.answers import known_caller
@@ -85,21 +88,49 @@ def _without_type_of_nothing(answer: Response) -> Response:
 
 
 class Api(flask_smorest.Api):  # type: ignore[misc]  # it has no types
-    """Leaves the answering of errors to `problems`, and documents them as they are."""
+    """Leaves the answering of errors to `problems`, and documents them as they are.
+
+    The document is made when somebody asks for it: it takes most of the time that a process takes to start, and some memory.
+    """
 
     ERROR_SCHEMA = ProblemOut
 
     def __init__(self, app: Flask) -> None:
+        self._rooms: list[Blueprint] = []
+        self._one_at_a_time = BoundedSemaphore()
+        self._document: bytes | None = None
         app.config.from_mapping(CONFIGURATION)
-        super().__init__(app, spec_kwargs=SPECIFICATION)
+        super().__init__(app)
+
+    def register_blueprint(self, room: Blueprint) -> None:
+        """Its routes now, its part of the document when that is made."""
+        self._app.register_blueprint(room)
+        self._rooms.append(room)
+
+    def _init_spec(self, **_options: Any) -> None:
+        pass
+
+    def _register_error_handlers(self) -> None:
+        pass
+
+    def _openapi_json(self) -> Response:
+        with self._one_at_a_time:
+            if self._document is None:
+                # Not on the loop: it takes longer than others may wait.
+                self._document = get_hub().threadpool.apply(self._written)
+        return Response(self._document, mimetype="application/json")
+
+    def _written(self) -> bytes:
+        super()._init_spec(**SPECIFICATION)
         schemes = self.spec.components
         schemes.security_scheme("basic", {"type": "http", "scheme": "basic", "description": "password, or a token under any name"})
         schemes.security_scheme("bearer", {"type": "http", "scheme": "bearer", "description": "a token"})
         for converter in (SegmentConverter, ArtifactConverter):
             self.register_converter(converter, lambda _: {"type": "string"})
-
-    def _register_error_handlers(self) -> None:
-        pass
+        for room in self._rooms:
+            room.register_views_in_doc(self, self._app, self.spec, name=room.name, parameters=None)
+            self.spec.tag({"name": room.name, "description": room.description})
+        return json.dumps(self.spec.to_dict(), indent=2).encode()
 
     def _register_responses(self) -> None:
         for status in http.HTTPStatus:
