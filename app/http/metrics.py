@@ -145,7 +145,7 @@ def values_of(house: Parts) -> numbers.Rows:
         "arkvory_database_pool_wait_seconds": [*waits.cumulative(), ("sum", waits.sum)],
         "arkvory_database_statements_total": [(each.name, each.statements) for each in pools],
         "arkvory_uploads_open": [("", len(house.admission.open_uploads))],
-        "arkvory_upload_places_used": [("", house.places.used)],
+        "arkvory_upload_places_used": [("", house.places.held)],
         "arkvory_upload_places_waiting": [("", house.places.waiting)],
         "arkvory_proxy_revalidations_total": list(house.proxy.revalidations.items()),
         "arkvory_proxy_upstreams_left_alone": [("", house.fetches.left_alone)],

@@ -30,6 +30,11 @@ class Places:
         return self._used.total()
 
     @property
+    def held(self) -> int:
+        """Places by which bytes may move."""
+        return self.used
+
+    @property
     def waiting(self) -> int:
         return sum(len(queue) for queue in self._queues.values())
 

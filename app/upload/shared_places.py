@@ -38,6 +38,15 @@ class SharedPlaces(Places):
         # Names of places by holder. A place that ran out while PostgreSQL was away may be another upload's of this process by now.
         self._taken: dict[str, str] = {}
 
+    @property
+    def held(self) -> int:
+        return len(self._taken)
+
+    @property
+    def waiting(self) -> int:
+        """Also those whose turn it is here, while the table has no place for them."""
+        return super().waiting + self.used - self.held
+
     @contextlib.contextmanager
     def take(self, key: str) -> Iterator[None]:
         """Hold a place. Raises TooManyUploads when none came free in time, and DatabaseAway."""

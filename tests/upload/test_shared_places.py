@@ -43,6 +43,25 @@ def test_all_processes_together_move_no_more_uploads_than_one_would(house: House
     eventually(lambda: in_table(house) == 0)
 
 
+def test_who_waits_for_a_place_of_the_table_is_told_as_waiting(house: House) -> None:
+    """All processes' numbers are summed: together they never hold more than there are."""
+    first, second = process(house, total=1, per_key=1), process(house, total=1, per_key=1)
+    over = Event()
+
+    def use(places: SharedPlaces) -> None:
+        with places.take("ann"):
+            over.wait()
+
+    holds = gevent.spawn(use, first)
+    eventually(lambda: first.held == 1)
+    waits = [gevent.spawn(use, second) for _ in range(2)]
+    gevent.sleep(0.3)
+    assert [(each.held, each.waiting) for each in (first, second)] == [(1, 0), (0, 2)]
+    over.set()
+    gevent.joinall([holds, *waits], timeout=20, raise_error=True)
+    assert [(each.held, each.waiting) for each in (first, second)] == [(0, 0), (0, 0)]
+
+
 def test_without_a_free_place_the_wait_is_bounded_and_holds_no_connection(house: House) -> None:
     first, second = process(house, total=1, per_key=1), process(house, total=1, per_key=1, wait=0.6)
     with first.take("ann"):
