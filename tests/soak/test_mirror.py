@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from app.repository.parts import PART
 from tests.conftest import MakeCluster, MakeServer
+from tests.mirrors.test_hosted_npm import Registry
 from tests.protocols.npm.packages import dist_of, tarball
 from tests.protocols.oci.conftest import MANIFEST, digest_of, manifest_of
 from tests.support.server import Server
@@ -48,7 +50,9 @@ def kill(server: Server) -> None:
     """The master and its workers, at once."""
     process = psutil.Process(server.pid)
     for each in [*process.children(recursive=True), process]:
-        each.kill()
+        # Of its readers of archives one may end just now.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
     assert server.process is not None
     server.process.wait(20)
 
@@ -155,6 +159,48 @@ def test_a_long_packument_and_many_tags_leave_memory_as_it_was(make_server: Make
     assert set(server.get("/npm/js/p").json()["versions"]) == {"4998.0.0", "4999.0.0"}
     assert len(server.get("/v2/hub/app/tags/list").json()["tags"]) == 300
     assert largest - before < 100 * 2**20
+
+
+def test_a_hosted_mirror_that_is_killed_counts_exactly_and_passes_over_nothing(make_server: MakeServer) -> None:
+    """Through rounds of which some are by validators; a version of some packages comes in each, and what is deleted here comes again."""
+    chance, source = random.Random(5), FakeUpstream().start()
+    registry, names = Registry(source), [f"p{number}" for number in range(150)]
+    versions = {name: ["1.0.0", "1.1.0"] for name in names}
+    for name in names:
+        registry.put(name, *versions[name])
+    server = make_server()
+    where, database = "/api/v1/repositories/js/mirror", str(server.database_url)
+    server.repository("js", "npm")
+    body = {"upstream_url": source.url, "names": names, "concurrency": CONCURRENCY}
+    assert server.request("PUT", where, json=body).status_code == 201
+    for number in range(KILLS):
+        time.sleep(chance.uniform(1, 1 + SECONDS / KILLS / 2))
+        kill(server)
+        for name in chance.sample(names, 10):
+            versions[name].append(f"2.{number}.0")
+            registry.put(name, *versions[name])
+        server.start()
+        server.post(f"{where}/run")
+    wanted = {f"{name}-{version}.tgz" for name in names for version in versions[name]}
+    tarballs = len(wanted)
+    # The first may have read its lists before the last versions came, and one that published reads what it published once more.
+    for _ in range(3):
+        before = server.get(where).json()["ended_at"]
+        assert server.post(f"{where}/run").status_code == 202
+        wait_until(lambda before=before: (now := server.get(where).json())["ended_at"] != before and now["state"] == "complete", 300)
+    assert stored(database) == wanted
+    now = server.get(where).json()
+    asked = sum(1 for each in source.asked if each.target.endswith(".tgz"))
+    whole = sum(1 for each in source.asked if each.target[1:] in versions and "if-none-match" not in each.headers)
+    told = sum(1 for each in source.asked if each.target[1:] in versions) - whole
+    print(f"\n{tarballs} versions, {asked} asked for, {now['files']} counted; packuments: {whole} whole, {told} by ETag")
+    assert now["files"] == tarballs and now["counts"]["done"] == tarballs
+    assert asked <= tarballs + KILLS * CONCURRENCY
+    asked_before = len(source.asked)
+    server.post(f"{where}/run")
+    wait_until(lambda: server.get(where).json()["round"] > now["round"] and server.get(where).json()["state"] == "complete", 300)
+    assert {"if-none-match" in each.headers for each in source.asked[asked_before:]} == {True}
+    source.stop()
 
 
 def packument(source: FakeUpstream, count: int, wanted: Sequence[str]) -> None:
