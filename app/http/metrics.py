@@ -170,9 +170,10 @@ def _by_repository(house: Parts, number: Callable[[Breaker], int]) -> list[tuple
 
 
 def _of_mirrors(house: Parts) -> numbers.Rows:
-    """Of a master's workers only the first tells what stands in the rows: their numbers are summed."""
-    mirroring = house.mirroring
-    known = mirroring.known if house.instance is None or house.instance.slot == 0 else ()
+    """Of all processes of a master the first that answers requests tells what stands in the rows: their numbers are summed."""
+    mirroring, instance = house.mirroring, house.instance
+    tells = instance is None or (instance.slot == 0 and not house.settings.is_worker)
+    known = mirroring.known if tells else ()
     return {
         "arkvory_mirrors_running": [("", mirroring.running)],
         "arkvory_mirror_files_total": [("", mirroring.files)],

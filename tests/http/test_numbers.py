@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from app.http import numbers
+from app.http import metrics, numbers
 from app.http.metrics import HouseCollector
+from app.http.parts import build_parts
+from app.repository.mirrors.follower import Standing
+from tests.conftest import MakeHouse
 from tests.support.house import House
 
 
@@ -69,3 +72,24 @@ def test_what_a_worker_told_of_itself_stays_told_when_it_is_killed_in_the_next_m
     kept = dict(numbers.with_others(folder, {})[name])
     assert kept == {each.labels["pool"]: each.value for each in told.samples}
     assert kept["request"] > 0
+
+
+def test_a_server_with_a_worker_beside_it_tells_of_each_mirror_once(
+    make_house: MakeHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is the first under its name."""
+    web = make_house(ARKVORY_DEPLOYMENT="cluster", ARKVORY_INSTANCE_ID="vm1").parts
+    worker = build_parts(web.settings.of_worker())
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    for each in (web, worker):
+        assert each.instance is not None
+        each.instance.slot = 0
+        each.mirroring.known = [Standing(1, 1, "python", True, 3600, todo=3, done=20, failed=1, refused=0, lag_seconds=70)]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 11)
+        metrics.share(worker, folder)
+    told = {each.name: [sample.value for sample in each.samples] for each in HouseCollector(web, folder).collect()}
+    names = [f"arkvory_mirror_{each}" for each in ("todo", "done", "failed", "lag_seconds")]
+    assert {name: told[name] for name in names} == dict(zip(names, [[3], [20], [1], [70]], strict=True))
+    worker.database.dispose()
