@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
 
@@ -31,6 +32,12 @@ def _config() -> Config:
     return config
 
 
+@functools.cache
+def _scripts() -> ScriptDirectory:
+    """Reads each of the migrations once, when they are asked for."""
+    return ScriptDirectory.from_config(_config())
+
+
 def upgrade(url: str, revision: str = "head") -> None:
     """Run the migrations that are missing, up to `revision`; several that start at once take turns. Raises Unavailable."""
     engine = sqlalchemy.create_engine(url, poolclass=NullPool)
@@ -41,13 +48,13 @@ def upgrade(url: str, revision: str = "head") -> None:
     with pools.database_errors(), pools.without_limit(), engine.connect() as connection:
         connection.execute(text("select pg_advisory_lock(:c, :o)"), {"c": MIGRATION[0], "o": MIGRATION[1]})
         connection.commit()
-        before, newest, _ = state_of(connection)
+        before, last, _ = state_of(connection)
         if before is None and connection.execute(text("select to_regclass('arkvory_installation')")).scalar() is not None:
             raise Unavailable("the tables are there without their revision: a restore broke off. Restore again, into an empty database")
         connection.rollback()
-        if (before, revision) == (newest, "head"):
+        if (before, revision) == (last, "head"):
             return
-        if before != newest:
+        if before != last:
             log.info("the tables are at %s and are brought up to date (%s)", before or "nothing", revision)
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
@@ -69,12 +76,17 @@ def state(url: str) -> tuple[str | None, str | None]:
         return state_of(connection)[:2]
 
 
+def newest() -> str | None:
+    """The last revision that this program knows."""
+    return _scripts().get_current_head()
+
+
 def knows(revision: str) -> bool:
     """Whether this program has that revision; one of a newer release it has not."""
-    return any(each.revision == revision for each in ScriptDirectory.from_config(_config()).walk_revisions())
+    return any(each.revision == revision for each in _scripts().walk_revisions())
 
 
 def state_of(connection: Connection) -> tuple[str | None, str | None, bool]:
     """The revision of that database, the newest that this program knows, and whether it knows the first."""
     current = MigrationContext.configure(connection).get_current_revision()
-    return current, ScriptDirectory.from_config(_config()).get_current_head(), current is not None and knows(current)
+    return current, newest(), current is not None and knows(current)

@@ -34,16 +34,19 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
 OF_OTHERS = (
-    "alembic.command", "apispec.ext.marshmallow", "cryptography.fernet", "cryptography.x509", "flask", "flask_smorest", "gevent.pywsgi",
-    "gunicorn.app.wsgiapp", "gunicorn.workers.ggevent", "marshmallow", "packaging.metadata", "packaging.specifiers", "psycogreen.gevent",
-    "psycopg2", "sqlalchemy", "sqlalchemy.dialects.postgresql", "urllib3", "werkzeug.serving",
+    "alembic.command", "apispec.ext.marshmallow", "cryptography.fernet", "cryptography.x509", "encodings.idna", "flask", "flask_smorest",
+    "gevent.pywsgi", "gevent.threadpool", "gunicorn.app.wsgiapp", "gunicorn.workers.ggevent", "marshmallow", "packaging.metadata",
+    "packaging.specifiers", "psycogreen.gevent", "psycopg2", "psycopg2.extras", "sqlalchemy", "sqlalchemy.dialects.postgresql", "urllib3",
+    "werkzeug.serving", "wsgiref.simple_server",
 )  # fmt: skip
 OF_OURS = (
-    "app.api", "app.cli", "app.cluster.master", "app.database.embedded", "app.database.migrate", "app.http.health", "app.http.hosts",
-    "app.http.numbers", "app.http.parts", "app.http.shortpath", "app.http.worker", "app.protocols.maven.mirroring",
-    "app.protocols.maven.routes", "app.protocols.npm.mirroring", "app.protocols.npm.routes", "app.protocols.oci.mirroring",
-    "app.protocols.oci.routes", "app.protocols.pypi.mirroring", "app.protocols.pypi.routes", "app.protocols.raw.mirroring",
-    "app.protocols.raw.routes",
+    "app.api.artifacts", "app.api.cluster", "app.api.explain", "app.api.jobs", "app.api.mirrors", "app.api.operations", "app.api.people",
+    "app.api.problems", "app.api.quarantine", "app.api.repositories", "app.api.roles", "app.api.upkeep", "app.api.uploads", "app.cli",
+    "app.cluster.localserver", "app.cluster.master", "app.database.embedded", "app.database.migrate", "app.http.health", "app.http.hosts",
+    "app.http.numbers", "app.http.parts", "app.http.shortpath", "app.http.worker", "app.jobs.periodic", "app.jobs.running",
+    "app.protocols.maven.mirroring", "app.protocols.maven.routes", "app.protocols.npm.mirroring", "app.protocols.npm.routes",
+    "app.protocols.oci.mirroring", "app.protocols.oci.routes", "app.protocols.pypi.mirroring", "app.protocols.pypi.routes",
+    "app.protocols.raw.mirroring", "app.protocols.raw.routes",
 )  # fmt: skip
 IMPORTED = {"server": OF_OTHERS + OF_OURS, "command": ("app.cli", "app.cluster.localserver", "config", "urllib.request")}
 # Looks at the environment when it is imported.
@@ -160,6 +163,9 @@ def main(kind: str) -> None:
     for name in IMPORTED[kind]:
         importlib.import_module(name)
     assert NOT_IMPORTED not in sys.modules
+    if kind == "server":
+        # Reads all migrations, which each server looks through.
+        importlib.import_module("app.database.migrate").newest()
     gc.collect()
     gc.freeze()
     _serve(monkey)
