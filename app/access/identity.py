@@ -118,6 +118,9 @@ class Identity:
     deploy: DeployScope | None = None
 
 
+# The owner of uploads that nobody in particular sends.
+NOBODYS = "user:0"
+
 # A command on this machine, which proved that it may read the server's secret: the administrator, without a row.
 LOCAL = Identity(-1, "local", True, 0, None, None)
 
@@ -156,7 +159,7 @@ class Caller:
 
     @property
     def upload_owner(self) -> str:
-        """Whose the uploads are that take several requests: a user's, by whatever token, or a deploy token's."""
+        """Whose the uploads are that take several requests: a user's, by whatever token, a deploy token's, or `NOBODYS`."""
         deploy = self.identity.deploy if self.identity is not None else None
         return f"user:{self.user_id}" if deploy is None else f"deploy-token:{deploy.id}"
 

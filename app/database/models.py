@@ -26,6 +26,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
+from app.database.uploads import GARBAGE_BY_AGE, OPEN_BY_LEASE, OPEN_BY_OWNER, RELEASED_BY_AGE
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -584,9 +586,10 @@ uploads = Table(
     _at("held_until", nullable=True),
     CheckConstraint("status in ('open', 'published', 'garbage', 'released')", name="status"),
     CheckConstraint("bytes >= 0", name="bytes"),
-    Index("ix_arkvory_uploads_open", "lease_until", postgresql_where=text("status = 'open'")),
-    Index("ix_arkvory_uploads_garbage", "changed_at", postgresql_where=text("status = 'garbage'")),
-    Index("ix_arkvory_uploads_released", "changed_at", postgresql_where=text("status = 'released'")),
+    Index("ix_arkvory_uploads_open_by_lease", "lease_until", postgresql_where=text(OPEN_BY_LEASE)),
+    Index("ix_arkvory_uploads_open_by_owner", "owner", "key", postgresql_where=text(f"{OPEN_BY_OWNER} and owner is not null")),
+    Index("ix_arkvory_uploads_garbage_by_age", "changed_at", postgresql_where=text(GARBAGE_BY_AGE)),
+    Index("ix_arkvory_uploads_released_by_age", "changed_at", postgresql_where=text(RELEASED_BY_AGE)),
 )
 
 # Uploads that come in parts (upload/multipart.py): what each is to become. Whether it is open, and how long, its row of `arkvory_uploads`

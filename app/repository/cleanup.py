@@ -34,6 +34,7 @@ from app.cluster import mailbox, membership, pins
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import Step
 from app.database.statements import text
+from app.database.uploads import GARBAGE_BY_AGE, OPEN_BY_LEASE, RELEASED_BY_AGE
 from app.errors import Unavailable
 from app.repository.blobs import Blobs
 from app.repository.mirrors.worklist import delete_orphans
@@ -133,11 +134,11 @@ class Cleanup:
     # -- uploads
 
     def _release_abandoned(self) -> int:
-        condition, now = "status = 'open' and lease_until < :now and not (id = any(cast(:mine as uuid[])))", self._now()
+        condition, now = f"{OPEN_BY_LEASE} and lease_until < :now and not (id = any(cast(:mine as uuid[])))", self._now()
         return self._in_batches(lambda: self._release(condition, "lease_until", now))
 
     def _release_garbage(self) -> int:
-        condition, now = "status = 'garbage' and changed_at <= :now - make_interval(secs => :grace)", self._now()
+        condition, now = f"{GARBAGE_BY_AGE} and changed_at <= :now - make_interval(secs => :grace)", self._now()
         return self._in_batches(lambda: self._release(condition, "changed_at", now))
 
     def _release(self, condition: str, order: str, now: datetime) -> int:
@@ -307,7 +308,7 @@ class Cleanup:
             transaction.order.reach(Step.UPLOADS)
             transaction.connection.execute(
                 text(
-                    "delete from arkvory_uploads where id in (select id from arkvory_uploads where status = 'released' "
+                    f"delete from arkvory_uploads where id in (select id from arkvory_uploads where {RELEASED_BY_AGE} "
                     "and changed_at < now() - make_interval(secs => :kept) order by changed_at limit 10000)"
                 ),
                 {"kept": RELEASED_KEPT_SECONDS},

@@ -19,6 +19,7 @@ from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
 from app.database.statements import text
 from app.database.turns import TURN_SECONDS, Turns
+from app.database.uploads import OPEN_BY_OWNER
 from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge, UploadGivenUp
 from app.storage import BlobStore
 from config import Settings
@@ -296,9 +297,9 @@ _COUNTED = text(
     "from arkvory_repositories r where r.id = :id and r.deleted_at is null"
 )
 
-# Few, whatever the table's size: there is an index of those that are open.
+# Of those that take several requests: few, whatever the table's size.
 _STILL_TO_COME = text(
-    "select coalesce(sum(greatest(bytes - received, 0)), 0) from arkvory_uploads where status = 'open' and received is not null "
+    f"select coalesce(sum(greatest(bytes - received, 0)), 0) from arkvory_uploads where {OPEN_BY_OWNER} and owner is not null "
     "and id <> all(cast(:mine as uuid[]))"
 )
 

@@ -532,13 +532,12 @@ _COMPLETING = text(
 _CLAIM = text(
     "update arkvory_uploads set holder = :holder, held_until = now() + make_interval(secs => :lease), "
     "lease_until = greatest(lease_until, now() + make_interval(secs => :lease)) "
-    # As in `sessions.py`: found by its id, never by the index of leases.
-    "where id = :id and status = 'open' and (lease_until > now()) is true and (holder is null or held_until < now()) returning bytes"
+    "where id = :id and status = 'open' and lease_until > now() and (holder is null or held_until < now()) returning bytes"
 )
 _TOUCH = text(
     "update arkvory_uploads set received = received + :received, bytes = bytes + :reserved, changed_at = now(), "
     "lease_until = greatest(lease_until, now() + make_interval(secs => :kept)) where id = :id and status = 'open' "
-    "and (lease_until > now()) is true"
+    "and lease_until > now()"
 )
 _ENDED_UNSAID = text(
     "select m.upload_id from arkvory_multiparts m join arkvory_uploads u on u.id = m.upload_id "

@@ -21,6 +21,7 @@ from app.cache.changes import Transactions
 from app.database.engines import Database
 from app.database.locks import Step
 from app.database.statements import text
+from app.database.uploads import OPEN_BY_OWNER
 from app.errors import ArkvoryError, TooManyUploads, UploadUnknown, WrongOffset
 from app.storage import BlobStore, Incoming
 from app.upload.admission import Admission, Reservation
@@ -127,7 +128,10 @@ class Sessions:
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.UPLOADS)
             transaction.connection.execute(
-                text("update arkvory_uploads set holder = null, held_until = null where status = 'open' and holder is not null")
+                text(
+                    "update arkvory_uploads set holder = null, held_until = null "
+                    f"where {OPEN_BY_OWNER} and owner is not null and holder is not null"
+                )
             )
 
     def _remember(self, upload_id: UUID, progress: Progress) -> None:
@@ -204,8 +208,7 @@ _NOTE = text(
 )
 _CONDITION = (
     "id = cast(:id as uuid) and repository_id = :repository and target = :target and owner = :owner and status = 'open' "
-    # Said so that no index of leases is taken for it: the planner believes that hardly one lies ahead, and would walk all that are open.
-    "and (lease_until > now()) is true"
+    "and lease_until > now()"
 )
 _HOLD = text(
     "update arkvory_uploads set holder = cast(:holder as uuid), held_until = now() + make_interval(secs => :lease), "

@@ -17,6 +17,7 @@ from app.database.outage import reason
 from app.database.pools import database_errors
 from app.database.sessions import require_sessions
 from app.database.statements import text
+from app.database.uploads import OPEN_BY_LEASE
 from app.errors import ArkvoryError, DatabaseAway, Unavailable
 from app.http.doctor.findings import OK, Finding, fail, ok, shown, warn
 from app.http.doctor.upkeep import examine_jobs, examine_mirrors, examine_quotas
@@ -260,7 +261,7 @@ def _uploads(connection: Connection, settings: Settings) -> Finding:
     count, late = connection.execute(
         text(
             "select count(*), count(*) filter (where lease_until < now() - make_interval(secs => :patience)) "
-            "from arkvory_uploads where status = 'open'"
+            f"from arkvory_uploads where {OPEN_BY_LEASE}"
         ),
         {"patience": settings.cleanup_seconds * 2 + 60},
     ).one()
