@@ -25,7 +25,7 @@
     ├── TooLarge             larger than the server accepts
     ├── CapacitySpent        no room: the server's capacity, its disk or the repository's quota
     └── Later                come back later
-        ├── TooManyUploads   no place came free in time
+        ├── TooManyUploads   no place came free in time, or its owner has too many open
         ├── TooManyLogins    too many wrong passwords of this name, or from this address
         └── Unavailable      cannot be answered now
             ├── RepositoryOffline, RepositoryMaintenance

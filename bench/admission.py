@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 
 MOST_TIMES = 1.5
 KEY = "user:1"
+# Of one user, beside the bound of a thousand.
+OPEN_IN_PARTS = 800
 REPOSITORIES = 100
 WARM_UP = 20
 
-CREATING, CHUNK, CHECK, USAGE = "creating an upload", "a chunk of a container upload", "the quota check", "the usage summary"
+CREATING, PARTS, CHUNK = "creating an upload", "beginning an upload in parts", "a chunk of a container upload"
+CHECK, USAGE = "the quota check", "the usage summary"
 
 TEXT = """Databases of one embedded PostgreSQL, each with {repositories} repositories and their counters, with {sizes} rows in
 `arkvory_uploads` (90 % published, 5 % garbage, the rest released and open), all vacuumed and analysed. The core is called directly, as the
-owner of the storage, with a quota on every repository and a capacity of the server set, so that every counter is read: `Admission.open`; a
-chunk as a request holds the upload, has it grow, and lets go of it (without its bytes); the check of all quotas that runs each minute; a
-repository's usage summary. {calls} calls of each to each database in turn. The new rows are deleted, and the tables vacuumed, between the
-rounds. Committing waits for the disk and could hide a cost, so everything is measured again with `synchronous_commit = off`, and the bars
-apply to the worst ratio."""
+owner of the storage, with a quota on every repository and a capacity of the server set, so that every counter is read: `Admission.open`;
+the same for an upload in parts, of a user who has {parts} of them open; a chunk as a request holds the upload, has it grow, and lets go of
+it (without its bytes); the check of all quotas that runs each minute; a repository's usage summary. {calls} calls of each to each database
+in turn. The new rows are deleted, and the tables vacuumed, between the rounds. Committing waits for the disk and could hide a cost, so
+everything is measured again with `synchronous_commit = off`, and the bars apply to the worst ratio."""
 
 
 @dataclass
@@ -67,7 +70,7 @@ def _section(found: Found, sizes: Sequence[int], calls: int) -> Section:
     ends = Table(("99th percentile, ms", *(f"{size:,} rows" for size in sizes)))
     for operation in OPERATIONS:
         ends.rows.append((operation, *(f"{percentile(found.durable[operation, size], 0.99):.2f}" for size in sizes)))
-    text = TEXT.format(repositories=REPOSITORIES, sizes=" and ".join(f"{size:,}" for size in sizes), calls=calls)
+    text = TEXT.format(repositories=REPOSITORIES, parts=OPEN_IN_PARTS, sizes=" and ".join(f"{size:,}" for size in sizes), calls=calls)
     listings = [(f"The plans of {operation}, with {sizes[-1]:,} rows:", _listed(plans)) for operation, plans in found.plans.items()]
     return Section("Uploads beside millions of rows", text, bars, [tables, ends], listings)
 
@@ -178,6 +181,10 @@ class _Side:
         reservation = self.house.admission.open(self._next(), 1000, KEY)
         self.house.admission.forget(reservation.id)
 
+    def begin_in_parts(self) -> None:
+        """Without what is told of it beside its row of `arkvory_uploads`."""
+        self.house.admission.open_parts(self._next(), 1000, KEY, lambda _transaction, _id: ("path", KEY))
+
     def chunk(self) -> None:
         """Of the one upload that a client goes on with."""
         from app.upload.sessions import Address
@@ -204,6 +211,7 @@ class _Side:
         """As many rows as at the beginning, and no dead ones."""
         self._execute(f"delete from arkvory_uploads where key = '{KEY}'")
         self._address = None
+        self._execute(_IN_PARTS.format(count=OPEN_IN_PARTS, repositories=REPOSITORIES, key=KEY))
         self._execute("vacuum arkvory_uploads, arkvory_upload_bytes")
 
     def plans(self, operation: str) -> list[tuple[str, str]]:
@@ -234,7 +242,9 @@ class _Side:
         execute(url or self.url, statement)
 
 
-OPERATIONS: dict[str, Callable[[_Side], None]] = {CREATING: _Side.create, CHUNK: _Side.chunk, CHECK: _Side.check, USAGE: _Side.usage}
+OPERATIONS: dict[str, Callable[[_Side], None]] = {
+    CREATING: _Side.create, PARTS: _Side.begin_in_parts, CHUNK: _Side.chunk, CHECK: _Side.check, USAGE: _Side.usage
+}  # fmt: skip
 
 
 def _has_plan(statement: str) -> bool:
@@ -277,10 +287,18 @@ end $$;
 drop table bench_indexes
 """
 
+_IN_PARTS = """
+insert into arkvory_uploads (id, repository_id, status, bytes, key, lease_until, target, owner, received)
+select gen_random_uuid(), 1 + n % {repositories}, 'open', 1000, '{key}', now() + interval '1 hour', 'path', '{key}', 0
+from generate_series(1, {count}) n
+"""
+
 _UPLOADS = """
-insert into arkvory_uploads (id, repository_id, status, bytes, key, changed_at, lease_until)
+insert into arkvory_uploads (id, repository_id, status, bytes, key, changed_at, lease_until, target, owner, received)
 select gen_random_uuid(), 1 + n % {repositories},
        case when n % 1000 = 0 then 'open' when n % 20 = 1 then 'garbage' when n % 20 = 2 then 'released' else 'published' end,
-       10000 + n % 1000, 'user:2', now() - n * interval '1 second', case when n % 1000 = 0 then now() + interval '1 hour' end
+       10000 + n % 1000, 'user:2', now() - n * interval '1 second', case when n % 1000 = 0 then now() + interval '1 hour' end,
+       case when n % 1000 = 0 then 'path' end, case when n % 1000 = 0 then 'user:' || 2 + n / 1000 % 50 end,
+       case when n % 1000 = 0 then 0 end
 from generate_series(1, {rows}) n
 """

@@ -176,6 +176,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max_uploads", ("ARKVORY_MAX_UPLOADS",), 8, _count(1, 32), "uploads that move bytes at once"),
     Setting("max_uploads_per_key", ("ARKVORY_MAX_UPLOADS_PER_KEY",), None, _count(1, 32),
             "the same for one token, user or address; default: 4, or all when fewer"),
+    Setting("max_open_uploads_per_user", ("ARKVORY_MAX_OPEN_UPLOADS_PER_USER",), 1000, _count(1),
+            "uploads in several requests (in parts, or of layers) that one user, deploy token or network without a login may have open"),
     Setting("place_wait_seconds", ("ARKVORY_PLACE_WAIT_SECONDS",), 10.0, _seconds, "longest wait of an upload for its turn before the answer is 429"),
     Setting("blob_grace_seconds", ("ARKVORY_BLOB_GRACE_SECONDS",), 3600.0, _seconds, "age at which replaced and unreferenced bytes leave the disk"),
     Setting("pins", ("ARKVORY_PINS",), "auto", _pins,
@@ -262,6 +264,7 @@ class Settings:
     max_upload_bytes: int | None
     max_uploads: int
     max_uploads_per_key: int | None
+    max_open_uploads_per_user: int
     place_wait_seconds: float
     blob_grace_seconds: float
     pins: str

@@ -1,6 +1,6 @@
 """Cleanup (DESIGN 5, W3): the only one that deletes bytes, always after the rows say that nobody needs them.
 
-    abandoned uploads     open, their lease run out                      → released
+    abandoned uploads     open, their lease run out, or their repository gone → released
     garbage               replaced or deleted, past its grace            → released
     parts                 that nothing refers to, past their grace       → deleted
     deleted repositories  their artifacts in batches, then the row
@@ -34,7 +34,7 @@ from app.cluster import mailbox, membership, pins
 from app.database.engines import CACHE_ROW_WAIT_MS, Database, statements_within
 from app.database.locks import Step
 from app.database.statements import text
-from app.database.uploads import GARBAGE_BY_AGE, OPEN_BY_LEASE, RELEASED_BY_AGE
+from app.database.uploads import GARBAGE_BY_AGE, OPEN_BY_LEASE, OPEN_BY_OWNER, RELEASED_BY_AGE
 from app.errors import Unavailable
 from app.repository.blobs import Blobs
 from app.repository.mirrors.worklist import delete_orphans
@@ -103,7 +103,7 @@ class Cleanup:
 
     def _run(self) -> Cleaned:
         done = Cleaned()
-        done.abandoned = self._release_abandoned()
+        done.abandoned = self._release_abandoned() + self._release_homeless()
         done.artifacts = self._sweep_deleted_repositories()
         done.parts = self._delete_parts()
         done.garbage = self._release_garbage()
@@ -136,6 +136,11 @@ class Cleanup:
     def _release_abandoned(self) -> int:
         condition, now = f"{OPEN_BY_LEASE} and lease_until < :now and not (id = any(cast(:mine as uuid[])))", self._now()
         return self._in_batches(lambda: self._release(condition, "lease_until", now))
+
+    def _release_homeless(self) -> int:
+        """Those that take several requests and that nobody can go on with, and nobody moves bytes of."""
+        now = self._now()
+        return self._in_batches(lambda: self._release(_HOMELESS, "owner, key", now))
 
     def _release_garbage(self) -> int:
         condition, now = f"{GARBAGE_BY_AGE} and changed_at <= :now - make_interval(secs => :grace)", self._now()
@@ -349,6 +354,12 @@ class Cleanup:
             log.warning("old cache rows could not be deleted: %s", error)
 
 
+# Of those that come in parts more is to be told (`Multiparts.purge`).
+_HOMELESS = (
+    f"{OPEN_BY_OWNER} and owner is not null and (holder is null or held_until < :now) "
+    "and not exists (select 1 from arkvory_repositories r where r.id = arkvory_uploads.repository_id and r.deleted_at is null) "
+    "and not exists (select 1 from arkvory_multiparts m where m.upload_id = arkvory_uploads.id)"
+)
 _STALE = "a.candidate_at <= :now - make_interval(secs => :grace)"
 _LOCKED_PARTS = text(f"select a.id, a.path, a.blob_id, a.upload_id from arkvory_artifacts a where a.id = any(:ids) and {_STALE} for update")
 _EXPIRED = "expires_at < now() - make_interval(secs => :kept)"

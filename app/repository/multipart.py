@@ -88,7 +88,7 @@ class MultipartUploads:
     # -- verbs
 
     def create(self, door: Door, wanted: Wanted) -> tuple[Upload, bool]:
-        """The upload, and whether it is new. Raises what `Publisher.begin` raises, KeyReused, TooLarge, CapacitySpent."""
+        """The upload, and whether it is new. Raises what `may_publish` raises, KeyReused, TooLarge, TooManyUploads, CapacitySpent."""
         addressed = self._addressed(door)
         if not FORMATS[addressed.format].in_parts:
             words = f"uploads in parts are for raw repositories; publish to {door.repository!r} with a client of its format"

@@ -15,12 +15,13 @@ from uuid import UUID, uuid4
 
 import gevent
 
+from app.access.identity import NOBODYS
 from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
 from app.database.statements import text
 from app.database.turns import TURN_SECONDS, Turns
 from app.database.uploads import OPEN_BY_OWNER
-from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge, UploadGivenUp
+from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge, TooManyUploads, UploadGivenUp
 from app.storage import BlobStore
 from config import Settings
 
@@ -31,6 +32,8 @@ MIB = 1024 * 1024
 LOOK_SECONDS = 2.0
 FIRST_STEP = MIB
 LARGEST_STEP = 256 * MIB
+# When whoever has too many uploads open may come again.
+MANY_OPEN_SECONDS = 30
 
 
 @dataclass
@@ -57,6 +60,10 @@ class _Row:
     target: str | None = None
     owner: str | None = None
 
+    @property
+    def stored_key(self) -> str:
+        return self.key[:200]
+
 
 def _insert(transaction: Transaction, reservations: Sequence[Reservation], row: _Row) -> None:
     transaction.order.reach(Step.UPLOADS)
@@ -71,7 +78,7 @@ def _insert(transaction: Transaction, reservations: Sequence[Reservation], row: 
             "ids": [str(each.id) for each in reservations],
             "sizes": [each.reserved for each in reservations],
             "repository": reservations[0].repository_id,
-            "key": row.key[:200],
+            "key": row.stored_key,
             "lease": row.lease_seconds,
             "target": row.target,
             "owner": row.owner,
@@ -93,6 +100,8 @@ class Admission:
         self._written_elsewhere = 0
         self._resting = 0
         self._looked_at = float("-inf")
+        # Uploads whose owner had too many open.
+        self.refused = 0
 
     def open(self, repository_id: int, size: int | None, key: str, at_most: int | None = None) -> Reservation:
         """Reserve `size` bytes (null: unknown, in steps, the first one no longer than `at_most`).
@@ -106,7 +115,10 @@ class Admission:
         return reservation
 
     def open_session(self, repository_id: int, key: str, target: str, owner: str) -> Reservation:
-        """Reserve a first step for an upload that takes several requests, the first of which moves no bytes. Raises as `open`."""
+        """Reserve a first step for an upload that takes several requests, the first of which moves no bytes.
+
+        Raises as `open`, and TooManyUploads when its owner has as many open as one may have.
+        """
         return self._open_unknown(repository_id, FIRST_STEP, _Row(key, self._settings.upload_session_seconds, target, owner))
 
     def open_all(self, repository_id: int, sizes: Sequence[int], key: str) -> list[Reservation]:
@@ -123,14 +135,16 @@ class Admission:
     def open_parts(self, repository_id: int, size: int, key: str, also: Callable[[Transaction, UUID], tuple[str, str]]) -> UUID:
         """Reserve `size` bytes for an upload that comes in parts. `also` writes what else is to be known of it, and says target and owner.
 
-        What it raises takes all of it back. Raises as `open`.
+        What it raises takes all of it back, and comes before all other refusals. Raises as `open_session`.
         """
         self.check_size(size)
         reservation = Reservation(uuid4(), repository_id, size, exact=True)
         with self.locked() as transaction:
-            self.check_room(transaction, repository_id, size)
             target, owner = also(transaction, reservation.id)
-            _insert(transaction, [reservation], _Row(key, self._settings.upload_session_seconds, target, owner))
+            row = _Row(key, self._settings.upload_session_seconds, target, owner)
+            self._check_count(transaction, row)
+            self.check_room(transaction, repository_id, size)
+            _insert(transaction, [reservation], row)
         # Until the next look.
         self._resting += size
         return reservation.id
@@ -147,6 +161,7 @@ class Admission:
         bounds = (FIRST_STEP, reserved, self._settings.max_upload_bytes)
         reserved = min(each for each in bounds if each is not None)
         with self.locked() as transaction:
+            self._check_count(transaction, row)
             reserved = max(1, min(reserved, self._room(transaction, repository_id)))
             self.check_room(transaction, repository_id, reserved)
             reservation = Reservation(uuid4(), repository_id, reserved, exact=False)
@@ -234,6 +249,18 @@ class Admission:
         if most is not None and size > most:
             raise TooLarge(f"a file may have at most {most} bytes here")
 
+    def _check_count(self, transaction: Transaction, row: _Row) -> None:
+        """Of uploads that take several requests: resting, they cost their owner nothing. Under the global lock. Raises TooManyUploads."""
+        if row.owner is None:
+            return
+        statement, most = _OPEN_OF_NETWORK if row.owner == NOBODYS else _OPEN_OF_OWNER, self._settings.max_open_uploads_per_user
+        count = transaction.connection.execute(statement, {"owner": row.owner, "key": row.stored_key}).scalar_one()
+        if count >= most:
+            self.refused += 1
+            words = f"{count} uploads of {_whose(row.owner)} are open, of at most {most}; complete or cancel some, or come back later"
+            kept = self._settings.upload_session_seconds
+            raise TooManyUploads(f"{words}: what nobody goes on with ends after {kept:g} s", retry_after=MANY_OPEN_SECONDS)
+
     def _room(self, transaction: Transaction, repository_id: int) -> int:
         return min(limit - used for limit, used, _ in self._limits(transaction, repository_id))
 
@@ -297,11 +324,22 @@ _COUNTED = text(
     "from arkvory_repositories r where r.id = :id and r.deleted_at is null"
 )
 
+# Whose network it is that nobody in particular uploads from, the key tells.
+_OPEN_OF_OWNER = text(f"select count(*) from arkvory_uploads where {OPEN_BY_OWNER} and owner = :owner")
+_OPEN_OF_NETWORK = text(f"select count(*) from arkvory_uploads where {OPEN_BY_OWNER} and owner = :owner and key = :key")
+
 # Of those that take several requests: few, whatever the table's size.
 _STILL_TO_COME = text(
     f"select coalesce(sum(greatest(bytes - received, 0)), 0) from arkvory_uploads where {OPEN_BY_OWNER} and owner is not null "
     "and id <> all(cast(:mine as uuid[]))"
 )
+
+
+def _whose(owner: str) -> str:
+    """For people who count as one."""
+    if owner == NOBODYS:
+        return "one network without a login"
+    return "one deploy token" if owner.startswith("deploy-token:") else "one user"
 
 
 def _text(upload_id: UUID | None) -> str | None:

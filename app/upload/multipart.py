@@ -147,7 +147,7 @@ class Multiparts:
     def begin(self, plan: Plan, upload_key: str, idempotency_key: str | None, request: str) -> tuple[Upload, bool]:
         """The upload, and whether it is new: the same `request` under the same key is the same one.
 
-        Raises KeyReused, TooLarge, CapacitySpent or NotFound.
+        Raises KeyReused, TooLarge, TooManyUploads, CapacitySpent or NotFound.
         """
         for _ in range(3):
             known, fresh = self._known(plan, idempotency_key, request), False

@@ -65,7 +65,7 @@ class Sessions:
         self._progress: OrderedDict[UUID, Progress] = OrderedDict()
 
     def begin(self, repository_id: int, target: str, owner: str, key: str, algorithms: Iterable[str] = ()) -> UUID:
-        """A new one without bytes; digests by these algorithms will be asked for. Raises CapacitySpent or NotFound."""
+        """A new one without bytes; digests by these algorithms will be asked for. Raises TooManyUploads, CapacitySpent or NotFound."""
         reservation = self._admission.open_session(repository_id, key, target, owner)
         self._remember(reservation.id, Progress(0, Hashes(algorithms, ())))
         made = self._pool.apply(self._store.create, (reservation.id,))

@@ -22,7 +22,7 @@
     │   ├── TooLarge             413
     │   ├── CapacitySpent        507: no room, or the quota is used up
     │   └── Later                come back later; `retry_after` in seconds where the server said it
-    │       ├── TooManyUploads   429: no place came free
+    │       ├── TooManyUploads   429: no place came free, or the user has too many uploads open
     │       ├── TooManyLogins    429: too many wrong passwords
     │       └── Unavailable      500 and above
     │           ├── RepositoryOffline, RepositoryMaintenance, ReadOnly

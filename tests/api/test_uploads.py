@@ -220,3 +220,18 @@ def test_a_large_one_is_202_and_goes_on_by_itself_after_a_kill(make_server: Make
     server.start()
     eventually(lambda: server.get(address(f"/{id}")).json()["state"] == "published", 60)
     assert server.get("/raw/files/big.bin").content == BODY
+
+
+def test_one_user_has_so_many_open_and_is_told_when_to_come_again(make_server: MakeServer) -> None:
+    server = make_server(ARKVORY_MAX_OPEN_UPLOADS_PER_USER="1")
+    server.repository("files")
+    first = create(server, headers={"Idempotency-Key": "k"})
+    answer = server.post(address(), json={"path": "other.bin", "size": len(BODY), "part_size": PART})
+    assert refused(answer) == (429, "too_many_uploads")
+    assert answer.headers["Retry-After"] == "30"
+    assert "1 uploads of one user are open, of at most 1" in answer.json()["detail"]
+    again = server.post(address(), json={"path": "big.bin", "size": len(BODY), "part_size": PART}, headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.json()["id"]) == (200, first["id"])
+    assert "arkvory_uploads_refused_total 1.0" in server.get("/metrics").text
+    assert server.delete(address(f"/{first['id']}")).status_code == 204
+    create(server, "other.bin")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from arkvory import Client, Event, Retry
-from arkvory.errors import LocalFile, NoAnswer, PreconditionFailed, Unauthenticated
+from arkvory.errors import LocalFile, NoAnswer, PreconditionFailed, TooManyUploads, Unauthenticated
 from tests.sdk.conftest import NewClient, noise
 from tests.support.road import Fate, Passed, Road, refusal
 from tests.support.server import ROOT, Server
@@ -299,3 +299,25 @@ def test_two_clients_with_the_same_file_send_one_upload_between_them(
     for each in threads:
         each.join(120)
     assert errors == [] and server.get(f"/raw/{repository}/large.bin").content == LARGE
+
+
+def test_who_has_too_many_uploads_open_waits_until_others_have_ended(
+    new_client: NewClient, road: Road, server: Server, repository: str, tmp_path: Path
+) -> None:
+    """Or until the server wants more patience than the client has."""
+    answers = ["1", "3600"]
+    body = b'{"code": "too_many_uploads", "detail": "1000 uploads of one user are open"}'
+
+    def fate(asked: Passed) -> Fate | None:
+        begins = asked.method == "POST" and asked.target.endswith("/uploads") and answers
+        return Fate(answer=refusal(429, retry_after=answers.pop(0), body=body)) if begins else None
+
+    road.fate = fate
+    client = new_client(road.url, **PARTS)
+    file = source(tmp_path, SMALL)
+    with pytest.raises(TooManyUploads, match="1000 uploads of one user are open") as told:
+        client.upload(file, repository)
+    assert told.value.attempts == 2 and told.value.retry_after == 3600
+    answers.append("1")
+    client.upload(file, repository)
+    assert server.get(f"/raw/{repository}/large.bin").content == SMALL

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.protocols.oci.conftest import INDEX, MANIFEST, Registry, descriptor, digest_of, index_of, manifest_of, place, refused
@@ -315,3 +317,14 @@ def test_an_upload_that_another_request_keeps_is_429(registry: Registry) -> None
     answer = registry.patch(upload, b"more")
     assert refused(answer) == (429, "TOOMANYREQUESTS")
     assert answer.headers["Retry-After"] == "1"
+
+
+def test_who_has_too_many_uploads_open_is_told_when_to_come_again(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = registry.parts.admission
+    monkeypatch.setattr(admission, "_settings", replace(admission._settings, max_open_uploads_per_user=1))
+    upload = registry.begin()
+    answer = registry.post("oci/app/blobs/uploads/")
+    assert refused(answer) == (429, "TOOMANYREQUESTS")
+    assert answer.headers["Retry-After"] == "30"
+    assert registry.delete(upload).status_code == 204
+    registry.begin()
