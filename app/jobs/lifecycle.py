@@ -178,7 +178,7 @@ class Lifecycle:
         return self._worker is not None and not self._worker.alive
 
     def _check_budget(self) -> None:
-        """Those that are to run here, and all others of a cluster that are online. Raises Unavailable."""
+        """Those that are to run here, the worker beside them too, and all others of a cluster that are online. Raises Unavailable."""
         settings, database = self._house.settings, self._house.database
         own = {settings.instance_id or "this server": settings.processes}
         if not settings.cluster:
@@ -186,7 +186,11 @@ class Lifecycle:
             return
         with database.read() as connection:
             others = census(connection, apart_from=settings.instance_id)
-        database.check_budget(Counter(own) + Counter(others.servers), others.runners + (self._kind == WORKER))
+        beside = settings.of_worker().instance_id
+        comes = settings.serve_worker and self._kind == "web" and beside not in others.servers
+        coming = {str(beside): 1} if comes else {}
+        runners = others.runners + comes + (self._kind == WORKER)
+        database.check_budget(Counter(own) + Counter(coming) + Counter(others.servers), runners)
 
     def _join(self) -> None:
         """An owner from now on: the session is watched, and in a cluster others send mail. Raises DatabaseAway."""

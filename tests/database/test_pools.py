@@ -9,6 +9,7 @@ from sqlalchemy import text
 from app.database import writelocks
 from app.database.pools import Pool, destroy
 from app.errors import DatabaseAway, LockLost, Unavailable
+from app.jobs.lifecycle import Lifecycle
 from tests.conftest import MakeHouse
 from tests.support.house import House, eventually
 
@@ -269,3 +270,15 @@ def test_a_start_counts_all_pools_of_all_processes(house: House) -> None:
         f"may open {total} connections, but PostgreSQL allows {most} less 10 for others; raise its max_connections or lower "
         "ARKVORY_DATABASE_POOL_SIZE and ARKVORY_SESSION_POOL_SIZE"
     )
+
+
+def test_a_start_counts_the_worker_that_it_is_to_have_beside_it(make_house: MakeHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = make_house(ARKVORY_DEPLOYMENT="cluster", ARKVORY_INSTANCE_ID="vm1", WEB_CONCURRENCY="2", ARKVORY_SERVE_WORKER="true")
+    asked: list[tuple[dict[str, int], int]] = []
+    monkeypatch.setattr(house.parts.database, "check_budget", lambda processes, runners: asked.append((dict(processes), runners)))
+    lifecycle = Lifecycle(house.parts)
+    lifecycle._check_budget()
+    # It runs already, and a process of the server comes anew.
+    house.rows("insert into arkvory_instances (name, slot, kind, host, pid, version) values ('vm1:worker', 0, 'worker', 'here', 1, '1')")
+    lifecycle._check_budget()
+    assert asked == [({"vm1": 2, "vm1:worker": 1}, 1)] * 2
