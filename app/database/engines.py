@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gevent
+import psycopg2.extensions
 import sqlalchemy
 from sqlalchemy import Connection, CursorResult, Engine, Row, event
 from sqlalchemy.engine import make_url
@@ -88,7 +89,28 @@ def make_engine(settings: Settings, url: str, *, size: int, autocommit: bool, ov
         use_native_hstore=False,
     )
     event.listen(engine, "do_connect", _bounded_connect(settings.database_connect_seconds))
+    engine.dialect.set_isolation_level = _set_isolation_level  # type: ignore[method-assign, assignment]
     return engine
+
+
+_LEVELS = {
+    "AUTOCOMMIT": psycopg2.extensions.ISOLATION_LEVEL_AUTOCOMMIT,
+    "READ COMMITTED": psycopg2.extensions.ISOLATION_LEVEL_READ_COMMITTED,
+    "REPEATABLE READ": psycopg2.extensions.ISOLATION_LEVEL_REPEATABLE_READ,
+}
+
+
+def _set_isolation_level(connection: psycopg2.extensions.connection, level: str) -> None:
+    """Without a word to PostgreSQL: it hears of a level with the next BEGIN.
+
+    psycopg2 sets it for the session of one in autocommit, which costs a round trip when the connection is given back; and SQLAlchemy
+    loses a connection whose giving back is broken off.
+    """
+    if connection.autocommit:
+        connection.autocommit = False
+    if level == "AUTOCOMMIT":
+        connection.isolation_level = connection.readonly = None
+    connection.set_isolation_level(_LEVELS[level])
 
 
 def _bounded_connect(seconds: float) -> Callable[..., Any]:

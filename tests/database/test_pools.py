@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import gevent
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
-from app.database import writelocks
+from app.database import pools, writelocks
 from app.database.pools import Pool, destroy
 from app.errors import DatabaseAway, LockLost, Unavailable
 from app.jobs.lifecycle import Lifecycle
@@ -111,6 +114,30 @@ def test_the_request_pool_alone_works_in_transactions(house: House) -> None:
             connection.execute(text("select set_config('arkvory.test', 'set', true)"))
             last_for_a_transaction[pool.name] = connection.execute(text("select current_setting('arkvory.test', true)")).scalar() == "set"
     assert last_for_a_transaction == {"request": True, "session": False, "write-lock": False}
+
+
+def test_isolation_costs_no_round_trip_neither_when_it_is_taken_nor_when_it_is_given_back(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also because SQLAlchemy loses a connection of which that is broken off."""
+    waits: list[object] = []
+    wait = pools.gevent_wait_callback
+    monkeypatch.setattr(pools, "gevent_wait_callback", lambda connection: (waits.append(connection), wait(connection)))
+    database = house.parts.database
+    shown = text("select current_setting('transaction_isolation') || ' ' || current_setting('transaction_read_only')")
+
+    def ask(kind: Callable[[], AbstractContextManager[Connection]]) -> tuple[str, int]:
+        waits.clear()
+        with kind() as connection:
+            told = str(connection.execute(shown).scalar_one())
+        return told, len(waits)
+
+    ask(database.read)
+    for _ in range(2):
+        assert ask(database.read) == ("read committed off", 1)
+        # BEGIN, the statement, ROLLBACK or COMMIT.
+        assert ask(database.consistent) == ("repeatable read on", 3)
+        assert ask(database.write) == ("read committed off", 3)
 
 
 def test_pools_open_lazily_and_their_gauges_know_what_was_destroyed(house: House) -> None:
