@@ -11,13 +11,14 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from uuid import uuid4
 
 import gevent
 
 from app.database.clock import now
 from app.database.engines import Database
-from app.database.greenlets import end
+from app.database.greenlets import end, is_told_to_end, to_the_end
 from app.database.statements import text
 from app.errors import ArkvoryError
 
@@ -67,11 +68,14 @@ class Leases:
         try:
             self._keep(name, holder, working)
         finally:
-            ended = working.ready()
-            end(working)
-            self._good_until.pop(name, None)
-            self._let_go(name, holder, max(0.0, RESTING * every_seconds - (now() - began)) if ended else 0.0)
+            to_the_end(lambda: self._end(name, holder, working, RESTING * every_seconds - (now() - began)))
         return True
+
+    def _end(self, name: str, holder: str, working: gevent.Greenlet, rest_seconds: float) -> None:
+        ended = working.ready()
+        end(working)
+        self._good_until.pop(name, None)
+        self._let_go(name, holder, max(0.0, rest_seconds) if ended else 0.0)
 
     @contextlib.contextmanager
     def hold(self, name: str, seconds: float, wait_seconds: float) -> Iterator[bool]:
@@ -81,15 +85,24 @@ class Leases:
         """
         holder = f"{self._label()} {self._incarnation} {uuid4().hex[:8]}"
         deadline = time.monotonic() + wait_seconds
-        while not (held := self._take(name, holder, seconds)) and time.monotonic() < deadline:
-            gevent.sleep(ASK_SECONDS)
+        try:
+            while not (held := self._take(name, holder, seconds)) and time.monotonic() < deadline:
+                gevent.sleep(ASK_SECONDS)
+        except BaseException as error:
+            if is_told_to_end(error):
+                # Its COMMIT may have been through.
+                to_the_end(lambda: self._drop(name, holder))
+            raise
         renewing = gevent.spawn(self._renew, name, holder, seconds) if held else None
         try:
             yield held
         finally:
             if renewing is not None:
-                end(renewing)
-                self._drop(name, holder)
+                to_the_end(partial(self._end_hold, name, holder, renewing))
+
+    def _end_hold(self, name: str, holder: str, renewing: gevent.Greenlet) -> None:
+        end(renewing)
+        self._drop(name, holder)
 
     def _renew(self, name: str, holder: str, seconds: float) -> None:
         while True:

@@ -119,9 +119,9 @@ class Loop:
         registration, self._registration, self.online = self._registration, None, False
         if registration is not None:
             try:
-                with gevent.Timeout(1), self._database.session.connect() as connection, database_errors():
+                with gevent.Timeout(1, False), self._database.session.connect() as connection, database_errors():
                     membership.leave(connection, registration.id)
-            except (ArkvoryError, gevent.Timeout) as error:
+            except ArkvoryError as error:
                 log.info("this process leaves without a word: %s", error)
 
     # -- what readers ask

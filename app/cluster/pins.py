@@ -26,7 +26,7 @@ from sqlalchemy import Connection
 
 from app.database.clock import now
 from app.database.engines import Database
-from app.database.greenlets import end
+from app.database.greenlets import end, to_the_end
 from app.database.locks import PIN_CLASS
 from app.database.outage import outage
 from app.database.statements import text
@@ -141,7 +141,7 @@ class Pins:
     def _end_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            session.end()
+            to_the_end(session.end)
 
 
 class _Session:
@@ -159,7 +159,7 @@ class _Session:
                     text("insert into arkvory_pin_sessions (id, holder) values (:id, :holder)"), {"id": self._id, "holder": label}
                 )
         except BaseException:
-            self.end()
+            to_the_end(self.end)
             raise
         self._watching = gevent.spawn(self.held.watch)
 

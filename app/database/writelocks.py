@@ -19,7 +19,7 @@ from gevent.lock import BoundedSemaphore
 from sqlalchemy import Connection, Engine
 
 from app.database.clock import now
-from app.database.greenlets import end
+from app.database.greenlets import end, to_the_end
 from app.database.locks import write_key
 from app.database.outage import outage
 from app.database.pools import Pool, database_errors, destroy
@@ -132,8 +132,13 @@ class WriteLocks(Pool):
         try:
             yield held
         finally:
+            to_the_end(lambda: self._give_back(held, watching))
+
+    def _give_back(self, held: Held, watching: gevent.Greenlet) -> None:
+        try:
             end(watching)
             held.end()
+        finally:
             self._used -= 1
 
     def _taken(self, name: str, wait_seconds: float) -> Connection | None:

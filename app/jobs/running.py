@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import gevent
 
 from app.cluster.schedule import Entry, Planned
+from app.database.greenlets import to_the_end
 from app.database.outage import outage
 from app.errors import ArkvoryError, DatabaseAway, LockLost, NotOwner
 from app.http.parts import Parts
@@ -157,7 +158,7 @@ class JobRunner:
         try:
             outcome, words = self._outcome(job, ThisRun(self._house, job.name, begun.number))
         finally:
-            self._house.schedule.end(job.name, begun.number, outcome, words)
+            to_the_end(lambda: self._house.schedule.end(job.name, begun.number, outcome, words))
         if outcome != "stopped":
             # There may be room for others now, and on a single node nobody looks for long.
             gevent.spawn_later(0.1, self._house.schedule.changed.set)

@@ -9,13 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import gevent
-
 from app.cache.changes import Transaction, Transactions
 from app.database.locks import Step
 from app.database.statements import text
 from app.errors import NotFound, UploadGivenUp
 from app.storage import BlobStore
+from app.storage.threads import apart
 from app.upload.admission import Reservation
 from app.upload.receiving import Received
 
@@ -46,7 +45,6 @@ class Blobs:
     def __init__(self, transactions: Transactions, store: BlobStore) -> None:
         self._transactions = transactions
         self._store = store
-        self._pool = gevent.get_hub().threadpool
 
     def place(self, received: Received | Linked) -> int:
         """Make or find the blob's row and put the file at its address; the row's id. Holds no lock meanwhile.
@@ -56,16 +54,16 @@ class Blobs:
         """
         if isinstance(received, Linked):
             return self._find_live(received)
-        self._pool.apply(self._store.stage, (received.incoming, received.sha256))
+        apart(self._store.stage, received.incoming, received.sha256)
         while True:
             blob_id, status = self._make_or_find(received)
             if status != "deleting":
                 break
             # Its cleanup may have died half way; finishing it is harmless for one that is alive.
             self.finish_deleting(blob_id, received.sha256)
-        if status == "live" and self._pool.apply(self._store.holds, (received.sha256, blob_id, received.size)):
+        if status == "live" and apart(self._store.holds, received.sha256, blob_id, received.size):
             return blob_id
-        self._pool.apply(self._store.place, (received.incoming, received.sha256, blob_id))
+        apart(self._store.place, received.incoming, received.sha256, blob_id)
         return blob_id
 
     def _find_live(self, linked: Linked) -> int:
@@ -130,7 +128,7 @@ class Blobs:
 
     def finish_deleting(self, blob_id: int, digest: str) -> None:
         """Unlink, then delete the row: the end of a deletion, harmless when someone else is at it."""
-        self._pool.apply(self._store.remove, (digest, blob_id))
+        apart(self._store.remove, digest, blob_id)
         with self._transactions.begin() as transaction:
             transaction.order.reach(Step.BLOB)
             transaction.connection.execute(text("delete from arkvory_blobs where id = :id and status = 'deleting'"), {"id": blob_id})

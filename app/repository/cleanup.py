@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import gevent
 from gevent.lock import BoundedSemaphore
 from sqlalchemy import Row
 from sqlalchemy.exc import DBAPIError
@@ -41,6 +40,7 @@ from app.repository.mirrors.worklist import delete_orphans
 from app.repository.publishing import delete_rows
 from app.repository.references import is_part
 from app.storage import BlobStore
+from app.storage.threads import apart
 from app.upload.admission import Admission
 from app.upload.multipart import Multiparts
 from config import Settings
@@ -88,7 +88,6 @@ class Cleanup:
         self._blobs = blobs
         self._store = store
         self._multiparts = multiparts
-        self._pool = gevent.get_hub().threadpool
         self._turn = BoundedSemaphore(1)
         self._check: Callable[[], None] = lambda: None
 
@@ -209,7 +208,7 @@ class Cleanup:
         last: Any = None
         while rows := self._candidates(last, now):
             self._check()
-            staged = self._pool.apply(self._store.staged)
+            staged = apart(self._store.staged)
             count += sum(self._delete_blob(row) for row in rows if row.digest not in staged)
             last = (rows[-1].candidate_at, rows[-1].id)
         return count
@@ -285,7 +284,7 @@ class Cleanup:
 
     def _remove_temporary_files(self) -> int:
         """Files whose upload is not open: of processes that died, or of a release that could not be written."""
-        present = set(self._pool.apply(self._store.temporary))
+        present = set(apart(self._store.temporary))
         with self._database.read() as connection:
             still_open = set(
                 connection.execute(
@@ -297,7 +296,7 @@ class Cleanup:
         left = present - still_open - set(self._admission.open_uploads)
         self._check()
         for upload_id in left:
-            self._pool.apply(self._store.remove_temporary, (upload_id,))
+            apart(self._store.remove_temporary, upload_id)
         return len(left)
 
     def _purge_old_rows(self) -> None:

@@ -22,11 +22,13 @@ import gevent
 
 from app.access.identity import LOCAL, Caller, Identities, Reference, reference_to
 from app.database.engines import Database
+from app.database.greenlets import to_the_end
 from app.database.statements import text
 from app.errors import ArkvoryError, CapacitySpent, DigestMismatch, Later, NotFound, Unauthenticated, Unavailable, UploadIncomplete
 from app.repository.destination import Target
 from app.repository.publishing import Conditions, NewFile, Published, Publisher
 from app.storage import Gathered, Incoming, Whole
+from app.storage.threads import apart, opened
 from app.upload.admission import Reservation
 from app.upload.gathering import Passage
 from app.upload.multipart import Job, Multiparts
@@ -78,7 +80,6 @@ class Completions:
         self._publisher = publisher
         self._multiparts = multiparts
         self._store = publisher.store
-        self._pool = gevent.get_hub().threadpool
         self._running: dict[UUID, gevent.Greenlet] = {}
         self._machine = machine()
         self._wake = wake
@@ -121,7 +122,7 @@ class Completions:
         with contextlib.suppress(ArkvoryError):
             # Else cleanup does it.
             self._multiparts.published(upload_id)
-            self._pool.apply(self._store.remove_temporary, (upload_id,))
+            apart(self._store.remove_temporary, upload_id)
         return published
 
     def _run_quietly(self, upload_id: UUID) -> None:
@@ -155,12 +156,16 @@ class Completions:
 
     def _put_off(self, job: Job, error: ArkvoryError, seconds: float) -> None:
         """Where that cannot be written, the lease runs out; where the job is another one's by now, nothing is."""
-        with contextlib.suppress(ArkvoryError):
-            self._multiparts.put_off(job, error, seconds)
+
+        def put_off() -> None:
+            with contextlib.suppress(ArkvoryError):
+                self._multiparts.put_off(job, error, seconds)
+
+        to_the_end(put_off)
 
     def _publish(self, job: Job) -> Published:
         plan = job.upload.plan
-        gathered = self._pool.apply(self._store.gather, (job.upload.id,))
+        gathered = apart(self._store.gather, job.upload.id)
         if gathered is None:
             raise NotFound("the bytes of this upload are gone; begin anew")
         conditions = Conditions(plan.if_match, plan.if_none_match)
@@ -191,26 +196,25 @@ class Completions:
     def _read(self, job: Job, gathered: Gathered) -> tuple[Whole, str]:
         """A file that nobody writes into, with the bytes of the parts, and its SHA-256. Raises _Damaged or DigestMismatch."""
         if not gathered.staged and gathered.size > job.size:
-            self._pool.apply(gathered.cut, (job.size,))
+            apart(gathered.cut, job.size)
         if gathered.staged or self._is_safe(job, gathered):
             return gathered, self._checked(job, gathered, None)
         copy = self._copy_for(job)
         try:
             return copy, self._checked(job, gathered, copy)
         except BaseException:
-            self._pool.apply(copy.discard)
+            to_the_end(lambda: apart(copy.discard))
             raise
 
     def _is_safe(self, job: Job, gathered: Gathered) -> bool:
         """Whether all that ever wrote into it have ended, by what they said or by what this kernel knows."""
-        return not job.strays or (job.strays == {self._machine} and bool(self._pool.apply(gathered.is_sole)))
+        return not job.strays or (job.strays == {self._machine} and apart(gathered.is_sole))
 
     def _copy_for(self, job: Job) -> Incoming:
         if self._store.free_bytes() - self._settings.disk_reserve_bytes < job.size:
             raise CapacitySpent(f"the disk has no room to copy the {job.size} bytes of this upload, into which another process may write")
         log.warning("upload %s is copied: a request that sent a part of it never ended", job.upload.id)
-        copy: Incoming = self._pool.apply(self._store.create, (job.upload.id, job.holder))
-        return copy
+        return opened(self._store.create, job.upload.id, job.holder, close=lambda copy: copy.discard())
 
     def _checked(self, job: Job, gathered: Gathered, copy: Incoming | None) -> str:
         """The digest of the whole announces those of its parts; without it, each is made, in the same reading."""
@@ -218,7 +222,7 @@ class Completions:
         passage = Passage(gathered.path, job.parts, each=wanted is None, copy=copy)
         passage.run()
         if copy is not None:
-            self._pool.apply(copy.sync)
+            apart(copy.sync)
         if wanted not in (None, passage.sha256):
             # Which of them?
             passage = Passage(gathered.path if copy is None else copy.path, job.parts, each=True)
@@ -233,7 +237,7 @@ class Completions:
         """The error to raise: parts that are to come again. The bytes of one that was staged may be a blob's, and take none."""
         if gathered.staged:
             return DigestMismatch("the bytes of this upload were damaged on the disk; begin anew")
-        self._pool.apply(self._store.scatter, (gathered,))
+        apart(self._store.scatter, gathered)
         return self._multiparts.reopen(job, numbers)
 
 

@@ -74,19 +74,18 @@ class Downloads:
         noted, self._noted = self._noted, {}
         try:
             while noted:
-                batch = dict(itertools.islice(noted.items(), BATCH))
-                left = self._write(batch)
-                for key in batch:
-                    del noted[key]
-                self._note_again(left)
+                self._write(noted)
         finally:
             self._writing = False
             self._note_again(noted)
 
-    def _write(self, batch: Noted) -> Noted:
-        """What somebody else had locked. A batch whose COMMIT was not answered is not written again: rather too few than twice."""
+    def _write(self, noted: Noted) -> None:
+        """A batch of it, which is taken out, but for what somebody else had locked.
+
+        One whose COMMIT was not answered is not written again: rather too few than twice.
+        """
+        batch = dict(itertools.islice(noted.items(), BATCH))
         added = False
-        left: Noted = {}
         try:
             with self._database.write() as connection:
                 left = _add(connection, batch)
@@ -94,7 +93,11 @@ class Downloads:
         except ArkvoryError:
             if not added:
                 raise
-        return left
+        finally:
+            if added:
+                for key in batch:
+                    del noted[key]
+                self._note_again(left)
 
     def _note_again(self, noted: Noted) -> None:
         for key, (count, at) in noted.items():

@@ -16,6 +16,7 @@ from app.access.decision import MANAGE, WRITE, Access, find_repository
 from app.access.identity import Caller
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
+from app.database.greenlets import to_the_end
 from app.database.paging import Page
 from app.database.statements import text
 from app.errors import Forbidden, Invalid, NotFound, TooLarge, Unauthenticated
@@ -129,7 +130,7 @@ class MultipartUploads:
                     raise Invalid("a part has at least one byte", field="Content-Length")
                 received = receiver.finish()
             except BaseException:
-                receiver.discard()
+                to_the_end(receiver.discard)
                 raise
             return self._holds.finish(upload, attempt, received.size, received.sha256)
 

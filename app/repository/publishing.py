@@ -30,6 +30,7 @@ from app.access.identity import Caller
 from app.cache.changes import Transaction, Transactions, UploadState
 from app.cache.snapshots import Snapshot
 from app.database.engines import Database
+from app.database.greenlets import to_the_end
 from app.database.locks import Step
 from app.database.statements import text
 from app.errors import (
@@ -52,6 +53,7 @@ from app.repository.references import Reference, resolved
 from app.repository.references import write as write_references
 from app.repository.writable import settings_for_writing
 from app.storage import BlobStore
+from app.storage.threads import apart
 from app.upload.admission import Admission, Reservation
 from app.upload.places import Places
 from app.upload.receiving import Expected, Received, Receiver
@@ -225,7 +227,7 @@ class Session:
         return made
 
     def _give_back(self, received: Received) -> None:
-        gevent.get_hub().threadpool.apply(received.incoming.discard)
+        apart(received.incoming.discard)
         self._publisher.admission.release([received.reservation.id])
         self._reservations.remove(received.reservation)
 
@@ -271,7 +273,12 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with self._place:
+            to_the_end(lambda: self._end(error))
+
+    def _end(self, error: BaseException | None) -> None:
+        try:
             self._settle_upload(error)
+        finally:
             self._discard()
 
     def _settle_upload(self, error: BaseException | None) -> None:
@@ -298,8 +305,9 @@ class Session:
     def _discard(self) -> None:
         """W1: whatever was not published is given back at once; what cannot be is left to the cleanup."""
         try:
-            for receiver in self._receivers:
-                receiver.discard()
+            with contextlib.ExitStack() as all_of_them:
+                for receiver in self._receivers:
+                    all_of_them.callback(receiver.discard)
         finally:
             if self._published:
                 for each in self._reservations:

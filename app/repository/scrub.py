@@ -22,6 +22,7 @@ from app.database.engines import Database
 from app.database.statements import text
 from app.errors import ArkvoryError
 from app.storage import BlobStore, OpenBlob
+from app.storage.threads import apart
 
 BATCH = 200
 PIECE = 1024 * 1024
@@ -69,7 +70,6 @@ class Scrub:
     def __init__(self, database: Database, store: BlobStore) -> None:
         self._database = database
         self._store = store
-        self._pool = gevent.get_hub().threadpool
         self._turn = BoundedSemaphore(1)
 
     def step(self, start: str, bytes_per_second: int) -> Scrubbed:
@@ -122,10 +122,10 @@ class Scrub:
 
     def _hash(self, blob: OpenBlob, rate: int, done: Scrubbed) -> str:
         digest = hashlib.sha256()
-        self._pool.apply(_forget_pages, (blob.fd,))
+        apart(_forget_pages, blob.fd)
         began, offset = time.monotonic(), 0
         while offset < blob.size:
-            count = self._pool.apply(_read_on, (blob.fd, offset, digest))
+            count = apart(_read_on, blob.fd, offset, digest)
             if not count:
                 break
             offset += count

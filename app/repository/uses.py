@@ -39,10 +39,15 @@ class Uses:
         if not noted:
             return
         values = {"ids": [each[0] for each in noted], "paths": [each[1] for each in noted]}
-        with self._transactions.begin() as transaction:
-            transaction.connection.execute(_RENEW_FREE, values)
-            # What somebody else had is renewed the next time, if they leave it a part that nothing refers to.
-            self._noted |= {(row.repository_id, row.path) for row in transaction.connection.execute(_NOT_RENEWED, values)}
+        # What somebody else had is renewed the next time, if they leave it a part that nothing refers to.
+        left = noted
+        try:
+            with self._transactions.begin() as transaction:
+                transaction.connection.execute(_RENEW_FREE, values)
+                waiting = {(row.repository_id, row.path) for row in transaction.connection.execute(_NOT_RENEWED, values)}
+            left = waiting
+        finally:
+            self._noted |= left
 
 
 _RENEW = text("update arkvory_artifacts set candidate_at = now() where repository_id = :id and path = :path and candidate_at is not null")

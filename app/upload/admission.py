@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
-import gevent
-
 from app.access.identity import NOBODYS
 from app.cache.changes import Transaction, Transactions
+from app.database.greenlets import is_told_to_end, to_the_end
 from app.database.locks import Step
 from app.database.statements import text
 from app.database.turns import TURN_SECONDS, Turns
 from app.database.uploads import OPEN_BY_OWNER
 from app.errors import ArkvoryError, CapacitySpent, NotFound, TooLarge, TooManyUploads, UploadGivenUp
 from app.storage import BlobStore
+from app.storage.threads import apart
 from config import Settings
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,6 @@ class Admission:
         # At most one connection of this process waits for the global lock; the others wait here.
         self._turns = Turns(1, TURN_SECONDS, "many uploads are waiting for their room; try again shortly")
         self.open_uploads: dict[UUID, Reservation] = {}
-        self._pool = gevent.get_hub().threadpool
         self._written_elsewhere = 0
         self._resting = 0
         self._looked_at = float("-inf")
@@ -126,7 +125,7 @@ class Admission:
         for size in sizes:
             self.check_size(size)
         reservations = [Reservation(uuid4(), repository_id, size, exact=True) for size in sizes]
-        with self.locked() as transaction:
+        with self._opening([each.id for each in reservations]) as transaction:
             self.check_room(transaction, repository_id, sum(sizes))
             _insert(transaction, reservations, _Row(key, self._settings.upload_lease_seconds))
         self.open_uploads |= {each.id: each for each in reservations}
@@ -139,7 +138,7 @@ class Admission:
         """
         self.check_size(size)
         reservation = Reservation(uuid4(), repository_id, size, exact=True)
-        with self.locked() as transaction:
+        with self._opening([reservation.id]) as transaction:
             target, owner = also(transaction, reservation.id)
             row = _Row(key, self._settings.upload_session_seconds, target, owner)
             self._check_count(transaction, row)
@@ -148,6 +147,17 @@ class Admission:
         # Until the next look.
         self._resting += size
         return reservation.id
+
+    @contextlib.contextmanager
+    def _opening(self, upload_ids: Sequence[UUID]) -> Iterator[Transaction]:
+        """Under the global lock. Nobody answers for uploads whose maker is told to end: the COMMIT may have been through."""
+        try:
+            with self.locked() as transaction:
+                yield transaction
+        except BaseException as error:
+            if is_told_to_end(error):
+                to_the_end(lambda: self.release(upload_ids))
+            raise
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Transaction]:
@@ -160,11 +170,11 @@ class Admission:
         """A nearly spent quota still takes a small body of unknown length."""
         bounds = (FIRST_STEP, reserved, self._settings.max_upload_bytes)
         reserved = min(each for each in bounds if each is not None)
-        with self.locked() as transaction:
+        reservation = Reservation(uuid4(), repository_id, reserved, exact=False)
+        with self._opening([reservation.id]) as transaction:
             self._check_count(transaction, row)
-            reserved = max(1, min(reserved, self._room(transaction, repository_id)))
+            reservation.reserved = reserved = max(1, min(reserved, self._room(transaction, repository_id)))
             self.check_room(transaction, repository_id, reserved)
-            reservation = Reservation(uuid4(), repository_id, reserved, exact=False)
             _insert(transaction, [reservation], row)
         return reservation
 
@@ -214,8 +224,9 @@ class Admission:
                 )
         except ArkvoryError as error:
             log.warning("%d upload(s) are left to the cleanup: %s", len(ids), error)
-        for each in ids:
-            self.forget(each)
+        finally:
+            for each in ids:
+                self.forget(each)
 
     def forget(self, upload_id: UUID) -> None:
         """No longer this process's: published, released or left to the cleanup."""
@@ -305,7 +316,7 @@ class Admission:
             return
         self._looked_at = time.monotonic()
         if self._settings.cluster:
-            sizes = self._pool.apply(self._store.temporary)
+            sizes = apart(self._store.temporary)
             self._written_elsewhere = sum(size for upload_id, size in sizes.items() if upload_id not in self.open_uploads)
         else:
             self._resting = self._still_to_come()

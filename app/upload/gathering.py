@@ -6,10 +6,9 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import gevent
-
 from app.storage import Incoming
 from app.storage.disk import disk_errors
+from app.storage.threads import apart
 from app.upload.multipart import Part
 from app.upload.receiving import PIECE
 
@@ -39,13 +38,7 @@ class Passage:
         """Read it all in the thread pool, in turns. Raises CapacitySpent or Unavailable."""
         turns, more = self._turns(), True
         while more:
-            flight = gevent.get_hub().threadpool.spawn(next, turns, False)
-            try:
-                more = flight.get()
-            except BaseException:
-                # Whoever is stopped closes no file under a thread.
-                flight.wait()
-                raise
+            more = apart(next, turns, False)
 
     def _turns(self) -> Iterator[bool]:
         """Reads, and pauses after each step."""

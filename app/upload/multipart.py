@@ -20,16 +20,17 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-import gevent
 from sqlalchemy import Connection, Row
 
 from app.cache.changes import Transaction, Transactions
 from app.database.engines import Database
+from app.database.greenlets import to_the_end
 from app.database.locks import Step
 from app.database.paging import Page, page
 from app.database.statements import text
 from app.errors import ArkvoryError, Invalid, KeyReused, UploadClosed, UploadGivenUp, UploadIncomplete, UploadUnknown
 from app.storage import BlobStore
+from app.storage.threads import apart
 from app.upload.admission import Admission
 from config import Settings
 
@@ -140,7 +141,6 @@ class Multiparts:
         self._transactions = transactions
         self._admission = admission
         self._store = store
-        self._pool = gevent.get_hub().threadpool
 
     # -- beginning and finding
 
@@ -165,12 +165,15 @@ class Multiparts:
     def _spread(self, upload: Upload, fresh: bool) -> None:
         """Raises CapacitySpent or Unavailable; then one that nobody knows of yet is given back."""
         try:
-            self._pool.apply(self._store.spread, (upload.id,))
-        except ArkvoryError:
+            apart(self._store.spread, upload.id)
+        except BaseException:
             if fresh:
-                with contextlib.suppress(ArkvoryError):
-                    self.cancel(upload.id)
+                to_the_end(lambda: self._cancel_quietly(upload.id))
             raise
+
+    def _cancel_quietly(self, upload_id: UUID) -> None:
+        with contextlib.suppress(ArkvoryError):
+            self.cancel(upload_id)
 
     def _known(self, plan: Plan, key: str | None, request: str) -> Upload | None:
         if key is None:
@@ -245,7 +248,7 @@ class Multiparts:
                     raise _closed("being completed")
         if gone is None:
             raise _closed(self.find(upload_id).state)
-        self._pool.apply(self._store.remove_temporary, (upload_id,))
+        apart(self._store.remove_temporary, upload_id)
 
     def close(self, upload: Upload, sha256: str | None, asked_by: Mapping[str, Any]) -> None:
         """All parts are there and none is taken any more; from now on it is for whoever completes it. Harmless when it is so already.
@@ -275,17 +278,18 @@ class Multiparts:
                 held = transaction.connection.execute(
                     _CLAIM, {"id": upload_id, "holder": holder, "lease": self._settings.upload_lease_seconds}
                 ).scalar()
-        except ArkvoryError:
+            return None if held is None else self._claimed(upload_id, holder, int(held))
+        except BaseException:
             if held is not None:
-                self._unclaim(upload_id, holder)
+                to_the_end(lambda: self._unclaim(upload_id, holder))
             raise
-        if held is None:
-            return None
+
+    def _claimed(self, upload_id: UUID, holder: UUID, held: int) -> Job:
         with self._database.read() as connection:
             row = connection.execute(text(f"{_UPLOADS} where m.upload_id = :id"), {"id": upload_id}).one()
             parts = connection.execute(text(f"{_PARTS} order by number"), {"id": upload_id}).all()
             strays = frozenset(connection.execute(_ALL_STRAYS, {"id": upload_id}).scalars())
-        return Job(_upload(row), holder, int(held), row.asked_by, [_part(each) for each in parts], strays)
+        return Job(_upload(row), holder, held, row.asked_by, [_part(each) for each in parts], strays)
 
     def _unclaim(self, upload_id: UUID, holder: UUID) -> None:
         """The COMMIT of a claim may have been through: nobody is to wait for its lease. Where that cannot be written, they do."""
@@ -337,7 +341,7 @@ class Multiparts:
             transaction.order.reach(Step.PARTS)
             _end(transaction.connection, job.upload.id, _told(error))
             _let_go(transaction, job, ", status = 'released', lease_until = null")
-        self._pool.apply(self._store.remove_temporary, (job.upload.id,))
+        apart(self._store.remove_temporary, job.upload.id)
 
     def published(self, upload_id: UUID) -> None:
         """What nobody needs any more goes; how it ended can still be read."""

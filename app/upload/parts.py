@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -21,10 +22,12 @@ from sqlalchemy import Connection
 
 from app.cache.changes import Transaction, Transactions
 from app.database.clock import now
+from app.database.greenlets import to_the_end
 from app.database.locks import Step
 from app.database.statements import text
 from app.errors import ArkvoryError, Invalid, TooManyUploads, UploadClosed, UploadGivenUp
 from app.storage import BlobStore, Incoming
+from app.storage.threads import opened
 from app.upload.admission import Admission
 from app.upload.multipart import Part, Upload, touch, unknown
 from config import Settings
@@ -97,7 +100,6 @@ class PartHolds:
         self._transactions = transactions
         self._admission = admission
         self._store = store
-        self._pool = gevent.get_hub().threadpool
         self._attempts: dict[UUID, Attempt] = {}
         self._machine = machine()
 
@@ -118,13 +120,13 @@ class PartHolds:
             del self._attempts[attempt.holder]
             # Where a thread may still be writing, only the lease tells.
             if attempt.closed and not attempt.ended:
-                self._give_up(attempt)
+                to_the_end(lambda: self._give_up(attempt))
 
     def _opened(self, upload: Upload, offset: int, size: int, attempt: Attempt) -> Incoming:
-        """Raises UploadUnknown, or Unavailable; then nothing is open."""
+        """Raises UploadUnknown, or Unavailable; whatever is raised, nothing is open then that anybody writes into."""
         try:
-            window: Incoming | None = self._pool.apply(self._store.window, (upload.id, offset, size))
-        except ArkvoryError:
+            window = opened(self._store.window, upload.id, offset, size, close=_close)
+        except BaseException:
             attempt.closed = True
             raise
         if window is None:
@@ -203,10 +205,10 @@ class PartHolds:
                     _TAKE, key | {"holder": attempt.holder, "lease": LEASE_SECONDS, "machine": self._machine, "bytes": reserved}
                 )
                 touch(transaction, upload.id, self._kept, received=-(before.size or 0), reserved=reserved - before.bytes)
-        except ArkvoryError:
+        except BaseException:
             if attempt is not None:
                 # Its COMMIT may have been through.
-                self._give_up(attempt)
+                to_the_end(partial(self._give_up, attempt))
             raise
         return attempt
 
@@ -228,6 +230,11 @@ class PartHolds:
                 )
         except ArkvoryError as error:
             log.warning("part %d of upload %s is left to its lease: %s", attempt.number, attempt.upload_id, error)
+
+
+def _close(window: Incoming | None) -> None:
+    if window is not None:
+        window.close()
 
 
 def _require_open(connection: Connection, upload_id: UUID) -> None:

@@ -15,6 +15,7 @@ from gevent.event import AsyncResult
 from app.errors import DigestMismatch, Invalid, UploadGivenUp
 from app.storage import BlobStore, Incoming, Whole
 from app.storage.disk import disk_errors
+from app.storage.threads import apart, opened
 from app.upload.admission import Admission, Reservation
 
 PIECE = 1024 * 1024
@@ -119,7 +120,7 @@ class Receiver:
         self._flights: tuple[AsyncResult, ...] = ()
         self._pool = gevent.get_hub().threadpool
         if going_on is None:
-            self._incoming: Incoming = self._pool.apply(store.create, (reservation.id,))
+            self._incoming: Incoming = opened(store.create, reservation.id, close=_discard)
         else:
             self._incoming, progress = going_on
             self._size = reservation.written = progress.size
@@ -207,24 +208,26 @@ class Receiver:
     def pause(self) -> Progress:
         """Write what has been fed and let go of the file; `finish` is left to a later request. Raises UploadGivenUp."""
         self._land()
-        self._take_off()
-        self._land()
-        self._pool.apply(self._incoming.close)
-        return Progress(self._size, self._hashes)
+        # Whoever was told to end while the threads were busy may have lost some: nothing is written behind a gap.
+        if self.written + sum(map(len, self._waiting)) == self._size:
+            self._take_off()
+            self._land()
+        apart(self._incoming.close)
+        return Progress(self.written, self._hashes if self.written == self._size else None)
 
     def _checksums(self) -> dict[str, str]:
         """Made while the bytes came; what was not is made from the file."""
         made = self._hashes.hex() if self._hashes is not None else {}
         missing = self._always - set(made)
         if missing:
-            made |= self._pool.apply(_hash_file, (self._incoming.path, missing))
+            made |= apart(_hash_file, self._incoming.path, missing)
         return made
 
     def discard(self) -> None:
         """Stop and remove the temporary file; harmless after it was placed."""
         for flight in self._flights:
             flight.wait()
-        self._pool.apply(self._incoming.discard)
+        apart(self._incoming.discard)
 
     def _take_off(self) -> None:
         """Hash and write what waits; neither waits for the other when there is enough to do."""
@@ -232,10 +235,9 @@ class Receiver:
         self._waiting = []
         if not pieces:
             return
-        if sum(map(len, pieces)) < APART:
-            self._flights = (self._pool.spawn(self._store, pieces),)
-        else:
-            self._flights = (self._pool.spawn(self._hash, pieces), self._pool.spawn(self._write, pieces))
+        # Each may have to wait for a thread.
+        for work in (self._store,) if sum(map(len, pieces)) < APART else (self._hash, self._write):
+            self._flights = (*self._flights, self._pool.spawn(work, pieces))
 
     def _land(self) -> None:
         """Wait for the pieces in flight; raises what its hashing or writing raised."""
@@ -262,6 +264,10 @@ class Receiver:
         for piece in pieces:
             self._incoming.write(piece)
             self._reservation.written += len(piece)
+
+
+def _discard(incoming: Incoming) -> None:
+    incoming.discard()
 
 
 def _flush_file(path: Path) -> None:

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID, uuid4
 
 import gevent
@@ -19,11 +20,13 @@ from sqlalchemy import Row
 
 from app.cache.changes import Transactions
 from app.database.engines import Database
+from app.database.greenlets import to_the_end
 from app.database.locks import Step
 from app.database.statements import text
 from app.database.uploads import OPEN_BY_OWNER
 from app.errors import ArkvoryError, TooManyUploads, UploadUnknown, WrongOffset
 from app.storage import BlobStore, Incoming
+from app.storage.threads import apart, opened
 from app.upload.admission import Admission, Reservation
 from app.upload.receiving import Hashes, Progress
 from config import Settings
@@ -61,15 +64,18 @@ class Sessions:
         self._transactions = transactions
         self._admission = admission
         self._store = store
-        self._pool = gevent.get_hub().threadpool
         self._progress: OrderedDict[UUID, Progress] = OrderedDict()
 
     def begin(self, repository_id: int, target: str, owner: str, key: str, algorithms: Iterable[str] = ()) -> UUID:
         """A new one without bytes; digests by these algorithms will be asked for. Raises TooManyUploads, CapacitySpent or NotFound."""
         reservation = self._admission.open_session(repository_id, key, target, owner)
         self._remember(reservation.id, Progress(0, Hashes(algorithms, ())))
-        made = self._pool.apply(self._store.create, (reservation.id,))
-        made.close()
+        try:
+            opened(self._store.create, reservation.id, close=lambda made: made.discard()).close()
+        except BaseException:
+            # Nobody hears of it.
+            to_the_end(lambda: self._admission.release([reservation.id]))
+            raise
         return reservation.id
 
     def received(self, address: Address) -> int:
@@ -89,16 +95,16 @@ class Sessions:
         row = self._hold_row(address, holder)
         reservation = Reservation(address.id, address.repository_id, row.bytes, exact=False, written=row.received, holder=holder)
         if offset not in (None, row.received):
-            self._let_go(reservation, row.received)
+            to_the_end(lambda: self._let_go(reservation, row.received))
             raise WrongOffset(f"this upload has {row.received} bytes, and goes on behind them", row.received)
         try:
-            incoming = self._pool.apply(self._store.resume, (address.id, row.received, holder))
-        except ArkvoryError:
-            self._let_go(reservation, row.received)
+            incoming = opened(self._store.resume, address.id, row.received, holder, close=_close)
+        except BaseException:
+            to_the_end(lambda: self._let_go_if_held(reservation, row.received))
             raise
         self._admission.open_uploads[address.id] = reservation
         if incoming is None:
-            self._admission.release([address.id])
+            to_the_end(lambda: self._admission.release([address.id]))
             raise _unknown()
         return Held(reservation, incoming, self._known(address.id, row.received))
 
@@ -119,9 +125,12 @@ class Sessions:
     def cancel(self, address: Address) -> None:
         """Give its bytes back. Raises UploadUnknown, or TooManyUploads while a request moves some."""
         self._hold_row(address, uuid4())
-        self._admission.release([address.id])
-        self._pool.apply(self._store.remove_temporary, (address.id,))
-        self._progress.pop(address.id, None)
+        to_the_end(lambda: self._end(address.id))
+
+    def _end(self, upload_id: UUID) -> None:
+        self._admission.release([upload_id])
+        apart(self._store.remove_temporary, upload_id)
+        self._progress.pop(upload_id, None)
 
     def free_all(self) -> None:
         """Whoever held any is gone: the storage has a new owner."""
@@ -161,10 +170,11 @@ class Sessions:
                 row = transaction.connection.execute(
                     _HOLD, {"holder": str(holder), "lease": self._settings.upload_lease_seconds, **_values(address)}
                 ).first()
-        except ArkvoryError:
+        except BaseException:
             if row is not None:
                 # Its COMMIT may have been through.
-                self._let_go_if_held(Reservation(address.id, address.repository_id, row.bytes, exact=False, holder=holder), row.received)
+                held = Reservation(address.id, address.repository_id, row.bytes, exact=False, holder=holder)
+                to_the_end(partial(self._let_go_if_held, held, row.received))
             raise
         return row
 
@@ -199,6 +209,11 @@ class Sessions:
                 self._told(reservation, received),
             )
         return bool(done.rowcount)
+
+
+def _close(incoming: Incoming | None) -> None:
+    if incoming is not None:
+        incoming.close()
 
 
 _NOTE = text(

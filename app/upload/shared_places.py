@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from uuid import uuid4
@@ -17,6 +18,7 @@ import gevent
 
 from app.cluster.leases import BEYOND, short
 from app.database.engines import Database
+from app.database.greenlets import is_told_to_end
 from app.database.locks import PLACES
 from app.database.statements import text
 from app.errors import ArkvoryError
@@ -24,6 +26,7 @@ from app.upload.places import Places
 
 log = logging.getLogger(__name__)
 
+ANY = "place/%"
 LEASE_SECONDS = 25.0
 ASK_SECONDS = 0.2
 
@@ -53,12 +56,14 @@ class SharedPlaces(Places):
         deadline = time.monotonic() + self._wait_seconds
         with super().take(key):
             holder = f"{uuid4().hex[:12]} {short(key)} {self._label()}"
-            self._taken[holder] = self._wait_for_one(holder, deadline)
+            name = ANY
             try:
+                name = self._taken[holder] = self._wait_for_one(holder, deadline)
                 yield
             finally:
-                # The client does not wait for it.
-                gevent.spawn(self._give_back, holder, self._taken.pop(holder))
+                # The client does not wait for it. Whoever is told to end while it asks may have one.
+                if self._taken.pop(holder, None) is not None or is_told_to_end(sys.exc_info()[1]):
+                    gevent.spawn(self._give_back, holder, name)
 
     def renew(self) -> None:
         """Called regularly: the uploads of this process go on."""
@@ -103,7 +108,7 @@ class SharedPlaces(Places):
         try:
             with self._database.write() as connection:
                 connection.execute(
-                    text("delete from arkvory_leases where name = :name and holder = :holder"), {"name": name, "holder": holder}
+                    text("delete from arkvory_leases where name like :name and holder = :holder"), {"name": name, "holder": holder}
                 )
         except ArkvoryError as error:
             log.warning("%s is left to come free by itself: %s", name, error)

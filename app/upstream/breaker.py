@@ -157,14 +157,21 @@ class Line:
     def connection(self, patient: bool) -> Iterator[None]:
         """Hold one of them. Raises UpstreamBusy."""
         self.breaker.admit(patient)
+        try:
+            # The place last, so that who waits for a slow upstream takes none from those who ask another one.
+            with self._one_of_its_own(patient), self._place(), self._remembered():
+                yield
+        finally:
+            # Also of whoever is told to end before anything was asked.
+            self.breaker.given_up()
+
+    @contextlib.contextmanager
+    def _one_of_its_own(self, patient: bool) -> Iterator[None]:
         free = self._free
         if not free.acquire(timeout=CONNECTION_WAIT_SECONDS if patient else 0.5):
-            self.breaker.given_up()
             raise UpstreamBusy("all connections to the upstream are in use; try again shortly", 5)
         try:
-            # Last, so that who waits for a slow upstream takes no place from those who ask another one.
-            with self._place(), self._remembered():
-                yield
+            yield
         finally:
             free.release()
 
@@ -183,7 +190,6 @@ class Line:
             yield
             return
         if not places.acquire(timeout=PLACE_WAIT_SECONDS):
-            self.breaker.given_up()
             raise UpstreamBusy("all places for fetches are taken; try again shortly", 5)
         try:
             yield

@@ -59,7 +59,7 @@ class House:
         self.url = url
         self.folder = folder
         given = {"ARKVORY_DATABASE_URL": url, "ARKVORY_DATA_DIR": str(folder)} | QUICK | environment
-        self.parts: Parts = build_parts(Settings.from_environment(given))
+        self.parts: Parts = self._built(Settings.from_environment(given))
         parts = self.parts
         self.registry = Registry(parts.settings, parts.database, parts.transactions, parts.access)
         self.rules = Rules(parts.database, parts.transactions, parts.access)
@@ -72,6 +72,9 @@ class House:
             parts.ownership.acquire(5)
         else:
             parts.ownership.generation = int(self.value("select generation from arkvory_owner"))
+
+    def _built(self, settings: Settings) -> Parts:
+        return build_parts(settings)
 
     def join(self, name: str = "here", slot: int = 0) -> House:
         """Begin to hear what others of the cluster change; needs ARKVORY_DEPLOYMENT=cluster."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import gevent
 import packaging
 from gevent.lock import BoundedSemaphore
 
@@ -18,6 +17,7 @@ from app.errors import Unavailable, UpstreamUnfit
 from app.protocols.pypi import pages
 from app.protocols.pypi.metadata import ProjectFile, ProjectStatus
 from app.repository.reading import Brought
+from app.storage.threads import apart
 from app.upload.archives.readers import Died, Readers
 from app.upload.archives.tars import MIB, Unreadable
 from app.upstream.freshness import in_utc
@@ -54,12 +54,12 @@ def listing_of(page: Brought, project: str, filename: str | None = None) -> List
     try:
         _check_size(page, pages.MOST_BYTES)
         if page.size <= SHORT and pages.is_json(os.pread(page.fd, 1024, 0)):
-            found: Listing = _apart(_short_listing, page, project, filename)
+            found: Listing = apart(_short_listing, page, project, filename)
             return found
         answer = _answer(page, ["page", page.address, project, filename])
     except Unreadable as error:
         raise UpstreamUnfit(f"the upstream's page of {project!r} {error}") from None
-    long: Listing = _apart(_long_listing, answer)
+    long: Listing = apart(_long_listing, answer)
     return long
 
 
@@ -71,7 +71,7 @@ def index_of(index: Brought, form: str, coding: str) -> bytes:
 def names_in(index: Brought) -> list[str]:
     """The names of an upstream's index, normalised and in order. Raises as `listing_of`."""
     answer = _asked_of(index, ["names"])
-    names: list[str] = _apart(lambda: answer.decode().split())
+    names: list[str] = apart(lambda: answer.decode().split())
     return names
 
 
@@ -128,10 +128,6 @@ def _place() -> Iterator[None]:
         yield
     finally:
         _places.release()
-
-
-def _apart(function: Any, *arguments: Any) -> Any:
-    return gevent.get_hub().threadpool.apply(function, arguments)
 
 
 def _short_listing(page: Brought, project: str, filename: str | None) -> Listing:

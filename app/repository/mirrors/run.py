@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID
 
-from gevent import GreenletExit
 from gevent.event import Event
 from gevent.pool import Pool
 
 from app.database.engines import Database
+from app.database.greenlets import to_the_end
 from app.database.statements import text
 from app.errors import (
     ArkvoryError,
@@ -190,21 +190,24 @@ class Run:
             if cut.state == "failed":
                 raise Unavailable(cut.reason) from None
             return f"stopped: {cut.reason}"
-        except GreenletExit:
-            # The process ends: what is nearly here is waited for.
-            self._end_with(Cut("stopped", "the process that ran it ended"))
-            self._pool.join(timeout=LAST_SECONDS)
-            self._tell_end(Cut("stopped", "the process that ran it ended"))
-            raise
         except ArkvoryError as error:
             self._tell_end(Cut("failed", error.message))
             raise
         except Exception as error:
             self._tell_end(Cut("failed", _fault(error)))
             raise
+        except BaseException:
+            to_the_end(self._break_off)
+            raise
         finally:
             self._end_with(Cut("stopped", "it is over"))
             self._pool.kill(timeout=5)
+
+    def _break_off(self) -> None:
+        """The process ends: what is nearly here is waited for."""
+        self._end_with(Cut("stopped", "the process that ran it ended"))
+        self._pool.join(timeout=LAST_SECONDS)
+        self._tell_end(Cut("stopped", "the process that ran it ended"))
 
     # -- the loop
 
