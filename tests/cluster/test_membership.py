@@ -19,6 +19,7 @@ from app.errors import DatabaseAway
 from tests.cluster.conftest import MakeMember
 from tests.conftest import MakePause
 from tests.support.house import House, eventually
+from tests.support.proxy import Wire
 
 Pair = tuple[House, House]
 SOON = 10.0
@@ -267,6 +268,24 @@ def test_m6_an_operator_may_trade_it_for_availability(make_member: MakeMember, c
     before = reader.parts.database.statements()
     assert reader.outcome("a") == b"old"
     assert reader.parts.database.statements() == before
+
+
+# -- its end
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_loop_ends_within_a_second_also_while_the_database_says_nothing(make_member: MakeMember, wire: Wire, silent: bool) -> None:
+    house = make_member(ARKVORY_DATABASE_URL=wire.url)
+    if silent:
+        wire.freeze()
+        # In the middle of a poll.
+        gevent.sleep(2 * loops.POLL_SECONDS)
+    began = time.monotonic()
+    house.loop.stop()
+    took = time.monotonic() - began
+    wire.thaw()
+    assert took < 1.5
+    assert (house.value("select count(*) from arkvory_instances"), house.loop.online) == (int(silent), False)
 
 
 # -- M4: the heartbeat
