@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 import gevent
 import pytest
 
+from app.cluster.loop import PROBE_SECONDS
 from app.database.embedded import EmbeddedPostgres
 from app.http import doctor
 from app.http.doctor import FAIL, OK, WARN, Finding
@@ -20,6 +22,7 @@ from config.settings import OWN, SETTINGS
 from tests.cli.test_doctor import Report
 from tests.cluster.conftest import MakeMember
 from tests.conftest import MakeCluster, MakeHouse
+from tests.support import pace
 from tests.support.database import take_down
 from tests.support.house import House, eventually
 from tests.support.server import Server
@@ -101,8 +104,12 @@ def test_the_api_shows_the_processes_with_the_one_that_answers(make_cluster: Mak
 
 def test_m5_the_first_probe_of_a_new_process_has_nothing_to_correct(make_member: MakeMember) -> None:
     house = make_member()
-    began = house.loop.last_probe
-    eventually(lambda: house.loop.last_probe > began, 10)
+    pace.now()
+    for _ in range(2):
+        # In turns of five seconds, from beginning to beginning.
+        began, asked = house.loop.last_probe, pace.now()
+        eventually(lambda began=began: house.loop.last_probe > began)
+        assert house.loop.last_probe - began < PROBE_SECONDS + 0.5 + pace.lost(asked - PROBE_SECONDS)
     assert house.loop.corrections == 0
 
 
@@ -149,13 +156,13 @@ def test_a_process_that_was_killed_and_replaced_shows_twice_for_a_moment(make_me
     assert {examined(house, check).status for check in ("instances", "heartbeats")} == {OK}
 
 
-@pytest.mark.parametrize(("silent", "said"), [(LATE_HEARTBEAT_SECONDS + 1, "16 s old"), (100, "fell silent 100 s ago")])
+@pytest.mark.parametrize(("silent", "said"), [(LATE_HEARTBEAT_SECONDS + 1, r"(1[6-9]|2\d) s old"), (100, r"fell silent 1[0-2]\d s ago")])
 def test_m4_old_heartbeats_are_named(make_member: MakeMember, silent: float, said: str) -> None:
     house = make_member()
     assert examined(house, "heartbeats").status == OK
     instance(house, "vm2", silent=silent)
     found = examined(house, "heartbeats")
-    assert (found.status, said in found.message, "vm2/0" in found.message) == (WARN, True, True)
+    assert (found.status, re.search(said, found.message) is not None, "vm2/0" in found.message) == (WARN, True, True)
 
 
 def test_m4_a_heartbeat_that_cannot_be_written_is_a_fail(make_member: MakeMember) -> None:
@@ -164,7 +171,7 @@ def test_m4_a_heartbeat_that_cannot_be_written_is_a_fail(make_member: MakeMember
     assert examined(house, "this process").status == OK
     house.rows("create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no'; end $$")
     house.rows("create trigger refuse before update on arkvory_instances for each row execute function refuse()")
-    eventually(lambda: not house.loop.online, 15)
+    eventually(lambda: not house.loop.online)
     assert examined(house, "this process").status == FAIL
 
 
@@ -181,7 +188,7 @@ def test_m6_a_loop_that_stands_still_is_a_fail(make_member: MakeMember) -> None:
     greenlet = house.loop._greenlet
     assert greenlet is not None
     greenlet.kill()
-    eventually(lambda: examined(house, "this process").status == FAIL, 8)
+    eventually(lambda: examined(house, "this process").status == FAIL)
 
 
 def test_mail_that_nobody_reads_is_named(make_member: MakeMember) -> None:
@@ -191,7 +198,7 @@ def test_mail_that_nobody_reads_is_named(make_member: MakeMember) -> None:
     assert examined(house, "mail").status == OK
     mail(house, other, OLD_MAIL_SECONDS + 7)
     found = examined(house, "mail")
-    assert (found.status, "2 wait for vm2/0, the oldest for 12 s" in found.message) == (FAIL, True)
+    assert (found.status, re.search(r"2 wait for vm2/0, the oldest for (1[2-9]|2\d) s", found.message) is not None) == (FAIL, True)
     house.rows("delete from arkvory_instances where id = :id", id=other)
     assert examined(house, "mail").status == OK
     mail(house, other, 1000)

@@ -14,8 +14,12 @@ from tests.support.house import House, eventually
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.2)
+    """Renewed very often; a lease is as long as ever, so that a machine that stands still loses none."""
+    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.05)
+
+
+def seconds_left(house: House) -> float:
+    return float(house.value("select extract(epoch from until - clock_timestamp()) from arkvory_leases where name = 'cleanup'"))
 
 
 def of(house: House, label: str) -> Leases:
@@ -34,13 +38,15 @@ def test_while_one_process_runs_a_job_no_other_does_however_long_it_takes(house:
     eventually(lambda: house.rows("select 1 from arkvory_leases"))
     second = of(house, "a/1")
     ran = []
-    for _ in range(8):
+    for _ in range(4):
+        # As if most of it were over: it is renewed in time.
+        house.rows("update arkvory_leases set until = clock_timestamp() + interval '10 s' where name = 'cleanup'")
         assert not second.run("cleanup", lambda: ran.append(1), 0.1)
-        gevent.sleep(0.25)
+        eventually(lambda: seconds_left(house) > leases.LEASE_SECONDS / 2)
     assert second.run("another job", lambda: ran.append(2), 0.1)
     assert holders(house) == {"another job": "a/1", "cleanup": "a/0"}
     go.set()
-    assert running.get(timeout=5)
+    assert running.get(timeout=30)
     assert holders(house)["cleanup"] == "a/0", "whoever ran it last"
     assert ran == [2]
 
@@ -48,11 +54,12 @@ def test_while_one_process_runs_a_job_no_other_does_however_long_it_takes(house:
 def test_a_job_that_ended_is_not_begun_again_before_its_interval_is_over(house: House) -> None:
     first, second = of(house, "a/0"), of(house, "a/1")
     ran: list[str] = []
-    assert first.run("cleanup", lambda: ran.append("first"), 1.0)
-    assert not second.run("cleanup", lambda: ran.append("second"), 1.0)
-    assert not first.run("cleanup", lambda: ran.append("first"), 1.0)
-    gevent.sleep(1.0)
-    assert second.run("cleanup", lambda: ran.append("second"), 1.0)
+    assert first.run("cleanup", lambda: ran.append("first"), 60.0)
+    assert 0.8 * 60 < seconds_left(house) <= leases.RESTING * 60
+    assert not second.run("cleanup", lambda: ran.append("second"), 60.0)
+    assert not first.run("cleanup", lambda: ran.append("first"), 60.0)
+    house.rows("update arkvory_leases set until = until - interval '60 s'")
+    assert second.run("cleanup", lambda: ran.append("second"), 60.0)
     assert ran == ["first", "second"]
 
 
@@ -69,11 +76,11 @@ def test_a_runner_that_was_stopped_finds_its_job_taken_over_and_ends_it(
     """As after SIGSTOP or a partition: nothing is renewed, and another process begins."""
     first, second = of(house, "a/0"), of(house, "a/0")
     renewing = first._take
-    taken = []
+    taken, goes_on = [], Event()
 
     def take_once(*arguments: object) -> bool:
         if taken:
-            gevent.sleep(1.5)
+            goes_on.wait()
         taken.append(1)
         return renewing(*arguments)  # type: ignore[arg-type]
 
@@ -87,16 +94,18 @@ def test_a_runner_that_was_stopped_finds_its_job_taken_over_and_ends_it(
             ended.set()
 
     running = gevent.spawn(first.run, "cleanup", job, 60.0)
-    gevent.sleep(0.5)
+    eventually(lambda: taken)
     assert not second.run("cleanup", lambda: None, 60.0)
-    gevent.sleep(0.8)
-    go = Event()
-    taken_over = gevent.spawn(second.run, "cleanup", go.wait, 60.0)
-    assert ended.wait(5), "the first goes on beside its successor"
-    assert running.get(timeout=5)
+    house.rows("update arkvory_leases set until = clock_timestamp() - interval '1 s'")
+    go, begun = Event(), Event()
+    taken_over = gevent.spawn(second.run, "cleanup", lambda: (begun.set(), go.wait()), 60.0)
+    assert begun.wait(30) and not ended.is_set()
+    goes_on.set()
+    assert ended.wait(30), "the first goes on beside its successor"
+    assert running.get(timeout=30)
     assert house.value("select holder from arkvory_leases").endswith(second._incarnation), "what is lost is not given away"
     go.set()
-    assert taken_over.get(timeout=5)
+    assert taken_over.get(timeout=30)
 
 
 def test_a_name_is_let_go_also_while_somebody_asks_for_it(house: House) -> None:
@@ -105,7 +114,7 @@ def test_a_name_is_let_go_also_while_somebody_asks_for_it(house: House) -> None:
         with of(house, "a/0").hold("fetch/1/a", 10.0, 0.0):
             asking.execute(text("select 1 from arkvory_leases where name = 'fetch/1/a' for update"))
             ending = gevent.spawn_later(0.3, asking.commit)
-        ending.join(timeout=5)
+        ending.join(timeout=30)
     with of(house, "a/1").hold("fetch/1/a", 10.0, 5.0) as held:
         assert held, "long before its seconds are over"
 

@@ -16,13 +16,13 @@ from sqlalchemy.pool import NullPool
 from app.cluster import loop as loops
 from app.cluster import mailbox, membership, probe
 from app.errors import DatabaseAway
-from tests.cluster.conftest import MakeMember
+from tests.cluster.conftest import Clock, MakeMember
 from tests.conftest import MakePause
 from tests.support.house import House, eventually
 from tests.support.proxy import Wire
 
 Pair = tuple[House, House]
-SOON = 10.0
+StandStill = Callable[[House], None]
 
 
 @pytest.fixture
@@ -36,30 +36,10 @@ def files(pair: Pair) -> int:
     return number
 
 
-def stand_still(house: House) -> None:
-    """The loop's greenlet goes: no poll, no probe, no heartbeat."""
-    house.loop._greenlet.kill()  # type: ignore[union-attr]
-    # Perhaps in the middle of a statement.
-    house.loop._close()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Lets time pass on the clock of the loops."""
-    passed = [0.0]
-    real = loops.now
-    monkeypatch.setattr(loops, "now", lambda: real() + passed[0])
-
-    def let(seconds: float) -> None:
-        passed[0] += seconds
-
-    return let
-
-
 # -- the probe
 
 
-def test_m5_a_change_whose_message_was_lost_is_found_by_the_probe_and_counted(pair: Pair, files: int) -> None:
+def test_m5_a_change_whose_message_was_lost_is_found_by_the_probe_and_counted(pair: Pair, files: int, stand_still: StandStill) -> None:
     writer, reader = pair
     stand_still(reader)
     writer.publish("a", b"new")
@@ -72,7 +52,7 @@ def test_m5_a_change_whose_message_was_lost_is_found_by_the_probe_and_counted(pa
     assert reader.loop.corrections == 1
 
 
-def test_m5_what_a_message_tells_is_no_correction(pair: Pair, files: int) -> None:
+def test_m5_what_a_message_tells_is_no_correction(pair: Pair, files: int, stand_still: StandStill) -> None:
     writer, reader = pair
     stand_still(reader)
     writer.publish("a", b"new")
@@ -84,7 +64,7 @@ def test_m5_what_a_message_tells_is_no_correction(pair: Pair, files: int) -> Non
     assert reader.loop.corrections == 0
 
 
-def test_m5_a_deleted_repository_and_a_deleted_user_are_found(pair: Pair, files: int) -> None:
+def test_m5_a_deleted_repository_and_a_deleted_user_are_found(pair: Pair, files: int, stand_still: StandStill) -> None:
     writer, reader = pair
     ann = writer.user("ann")
     secret = writer.token("ann")
@@ -102,7 +82,7 @@ def test_m5_a_deleted_repository_and_a_deleted_user_are_found(pair: Pair, files:
     assert reader.loop.corrections == 2
 
 
-def test_m5_own_commits_are_no_corrections(pair: Pair, files: int, pause: MakePause) -> None:
+def test_m5_own_commits_are_no_corrections(pair: Pair, files: int, pause: MakePause, stand_still: StandStill) -> None:
     """A probe may see a commit before the greenlet that made it goes on."""
     writer, _ = pair
     stand_still(writer)
@@ -117,7 +97,7 @@ def test_m5_own_commits_are_no_corrections(pair: Pair, files: int, pause: MakePa
     closing.get()
 
 
-def test_m5_others_get_their_turns_while_very_much_is_compared(make_member: MakeMember) -> None:
+def test_m5_others_get_their_turns_while_very_much_is_compared(make_member: MakeMember, stand_still: StandStill) -> None:
     """Of so much a probe would otherwise take longer than it may, and every read would be refused (M6)."""
     member, many = make_member(), 30_000
     stand_still(member)
@@ -148,14 +128,14 @@ def test_m5_others_get_their_turns_while_very_much_is_compared(make_member: Make
             assert last - first + 1 == many
     turns.kill()
     assert not found.repositories and not found.users
-    assert longest[0] < 0.25
+    assert longest[0] < 0.5
 
 
 # -- M6
 
 
 def test_m6_a_process_that_was_stopped_reads_the_epochs_before_it_answers_from_memory(
-    pair: Pair, files: int, clock: Callable[[float], None]
+    pair: Pair, files: int, clock: Clock, stand_still: StandStill
 ) -> None:
     writer, reader = pair
     stand_still(reader)
@@ -163,12 +143,12 @@ def test_m6_a_process_that_was_stopped_reads_the_epochs_before_it_answers_from_m
     writer.rows("delete from arkvory_mail")
     assert reader.outcome("a") == b"old"
 
-    clock(loops.OLDEST_POLL_SECONDS)
+    clock.let(loops.OLDEST_POLL_SECONDS)
 
     assert reader.outcome("a") == b"new"
 
 
-def test_m6_a_credential_too_is_not_believed_from_old_memory(pair: Pair, files: int, clock: Callable[[float], None]) -> None:
+def test_m6_a_credential_too_is_not_believed_from_old_memory(pair: Pair, files: int, clock: Clock, stand_still: StandStill) -> None:
     writer, reader = pair
     writer.user("ann")
     secret = writer.token("ann")
@@ -177,11 +157,11 @@ def test_m6_a_credential_too_is_not_believed_from_old_memory(pair: Pair, files: 
     writer.disable("ann")
     writer.rows("delete from arkvory_mail")
     assert reader.outcome("a", secret=secret) == b"old"
-    clock(loops.OLDEST_POLL_SECONDS)
+    clock.let(loops.OLDEST_POLL_SECONDS)
     assert reader.outcome("a", secret=secret) == "unauthenticated"
 
 
-def test_m6_nor_are_the_host_names_that_mean_a_repository(pair: Pair, clock: Callable[[float], None]) -> None:
+def test_m6_nor_are_the_host_names_that_mean_a_repository(pair: Pair, clock: Clock, stand_still: StandStill) -> None:
     writer, reader = pair
     hosts = reader.parts.access.installation.hosts
     writer.repository("images", format="oci")
@@ -193,13 +173,13 @@ def test_m6_nor_are_the_host_names_that_mean_a_repository(pair: Pair, clock: Cal
     writer.rows("delete from arkvory_mail")
     assert hosts() == {"mirror.example": "images"}
 
-    clock(loops.OLDEST_POLL_SECONDS)
+    clock.let(loops.OLDEST_POLL_SECONDS)
 
     assert hosts() == {"other.example": "images"}
 
 
 def test_m6_when_the_database_cannot_be_asked_old_memory_is_503_and_a_crowd_tries_once(
-    pair: Pair, files: int, clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, files: int, clock: Clock, monkeypatch: pytest.MonkeyPatch, stand_still: StandStill
 ) -> None:
     _, reader = pair
     stand_still(reader)
@@ -210,9 +190,9 @@ def test_m6_when_the_database_cannot_be_asked_old_memory_is_503_and_a_crowd_trie
         gevent.sleep(30)
 
     monkeypatch.setattr(reader.loop, "_probe", hang)
-    clock(loops.OLDEST_POLL_SECONDS)
+    clock.let(loops.OLDEST_POLL_SECONDS)
     crowd = [gevent.spawn(reader.outcome, "a") for _ in range(50)]
-    gevent.joinall(crowd, timeout=loops.LONGEST_TURN_SECONDS + 2, raise_error=True)
+    gevent.joinall(crowd, timeout=loops.LONGEST_TURN_SECONDS + 20, raise_error=True)
     assert {each.value for each in crowd} == {DatabaseAway.code}
     assert len(tries) == 1
 
@@ -227,7 +207,7 @@ def locked(house: House, statement: str) -> Iterator[None]:
 
 
 def test_m6_who_cannot_read_its_mail_compares_the_numbers_and_a_crowd_does_so_once(
-    pair: Pair, files: int, clock: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, files: int, clock: Clock, monkeypatch: pytest.MonkeyPatch, stand_still: StandStill
 ) -> None:
     writer, reader = pair
     stand_still(reader)
@@ -236,7 +216,7 @@ def test_m6_who_cannot_read_its_mail_compares_the_numbers_and_a_crowd_does_so_on
     compared, real = [], probe.compare
     monkeypatch.setattr(probe, "compare", lambda *asked: (compared.append(asked), real(*asked))[1])
     with locked(writer, "lock table arkvory_mail"):
-        clock(loops.OLDEST_POLL_SECONDS + 1)
+        clock.let(loops.OLDEST_POLL_SECONDS + 1)
         crowd = [gevent.spawn(reader.outcome, "a") for _ in range(20)]
         gevent.joinall(crowd, raise_error=True)
     assert {each.value for each in crowd} == {b"new"}
@@ -244,13 +224,13 @@ def test_m6_who_cannot_read_its_mail_compares_the_numbers_and_a_crowd_does_so_on
     assert len(compared) <= 5
 
 
-def test_m6_a_comparison_that_hangs_is_an_honest_refusal(pair: Pair, files: int, clock: Callable[[float], None]) -> None:
+def test_m6_a_comparison_that_hangs_is_an_honest_refusal(pair: Pair, files: int, clock: Clock, stand_still: StandStill) -> None:
     _, reader = pair
     stand_still(reader)
     assert reader.outcome("a") == b"old"
     pool = reader.parts.database.request
     with locked(reader, "lock table arkvory_repositories"):
-        clock(loops.OLDEST_POLL_SECONDS + 1)
+        clock.let(loops.OLDEST_POLL_SECONDS + 1)
         for _ in range(2):
             with pytest.raises(DatabaseAway):
                 reader.loop.require_synced()
@@ -258,13 +238,13 @@ def test_m6_a_comparison_that_hangs_is_an_honest_refusal(pair: Pair, files: int,
     assert reader.outcome("a") == b"old"
 
 
-def test_m6_an_operator_may_trade_it_for_availability(make_member: MakeMember, clock: Callable[[float], None]) -> None:
+def test_m6_an_operator_may_trade_it_for_availability(make_member: MakeMember, clock: Clock, stand_still: StandStill) -> None:
     reader = make_member(ARKVORY_UNSYNCED_READS_SECONDS="60")
     reader.repository(public=True)
     reader.publish("a", b"old")
     assert reader.outcome("a") == b"old"
     stand_still(reader)
-    clock(50)
+    clock.let(50)
     before = reader.parts.database.statements()
     assert reader.outcome("a") == b"old"
     assert reader.parts.database.statements() == before
@@ -291,7 +271,7 @@ def test_a_loop_ends_within_a_second_also_while_the_database_says_nothing(make_m
 # -- M4: the heartbeat
 
 
-def test_m4_a_process_that_was_silent_begins_anew_with_empty_memory(pair: Pair, files: int) -> None:
+def test_m4_a_process_that_was_silent_begins_anew_with_empty_memory(pair: Pair, files: int, stand_still: StandStill) -> None:
     writer, reader = pair
     former = reader.loop.instance_id
     stand_still(reader)
@@ -304,7 +284,7 @@ def test_m4_a_process_that_was_silent_begins_anew_with_empty_memory(pair: Pair, 
     assert len(reader.parts.cache.gates) == 0 and len(reader.parts.cache.snapshots) == 0
 
 
-def test_m4_a_silent_process_gets_no_mail_and_one_that_was_deleted_begins_anew(pair: Pair, files: int) -> None:
+def test_m4_a_silent_process_gets_no_mail_and_one_that_was_deleted_begins_anew(pair: Pair, files: int, stand_still: StandStill) -> None:
     writer, reader = pair
     former = reader.loop.instance_id
     stand_still(reader)
@@ -320,7 +300,7 @@ def test_m4_a_silent_process_gets_no_mail_and_one_that_was_deleted_begins_anew(p
 
 
 def test_m4_a_new_beginning_that_fails_half_way_keeps_nothing_and_is_tried_again(
-    pair: Pair, files: int, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, files: int, monkeypatch: pytest.MonkeyPatch, stand_still: StandStill
 ) -> None:
     writer, reader = pair
     stand_still(reader)
@@ -339,7 +319,9 @@ def test_m4_a_new_beginning_that_fails_half_way_keeps_nothing_and_is_tried_again
     assert reader.loop.online and reader.loop.keeps and reader.outcome("a") == b"new"
 
 
-def test_m4_a_heartbeat_that_cannot_be_written_ends_the_claim_to_be_online(pair: Pair, files: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_m4_a_heartbeat_that_cannot_be_written_ends_the_claim_to_be_online(
+    pair: Pair, files: int, monkeypatch: pytest.MonkeyPatch, stand_still: StandStill
+) -> None:
     writer, reader = pair
     eventually(lambda: reader.loop.online)
     stand_still(reader)
@@ -361,19 +343,19 @@ def test_m4_a_heartbeat_that_cannot_be_written_ends_the_claim_to_be_online(pair:
 
 
 def test_m4_a_heartbeat_that_was_given_up_and_written_after_all_hides_no_silence(
-    pair: Pair, files: int, clock: Callable[[float], None]
+    pair: Pair, files: int, clock: Clock, stand_still: StandStill
 ) -> None:
     """It waited for its row, and says when it began to wait: senders meanwhile saw the one before it."""
     _, reader = pair
     stand_still(reader)
-    clock(membership.OLDEST_HEARTBEAT_SECONDS + 2)
+    clock.let(membership.OLDEST_HEARTBEAT_SECONDS + 2)
     late = "update arkvory_instances set heartbeat_at = clock_timestamp() - interval '15 s' where id = :id"
     reader.rows(late, id=reader.loop.instance_id)
     reader.loop._turn_of(reader.loop._beat)
     assert reader.loop.incarnations == 2
 
 
-def test_m2_a_full_mailbox_is_emptied_in_one_turn(pair: Pair, files: int) -> None:
+def test_m2_a_full_mailbox_is_emptied_in_one_turn(pair: Pair, files: int, stand_still: StandStill) -> None:
     writer, reader = pair
     stand_still(reader)
     body = json.dumps({"repository": files, "epochs": [1, 1, 1, 1], "classes": ["content"], "names": [], "paths": ["a"]})
@@ -411,7 +393,7 @@ def test_m7_nothing_is_kept_while_a_transaction_runs_that_did_not_see_the_regist
         assert reader.outcome("a") == b"old", "it may not see what is not committed"
         assert len(reader.parts.cache.snapshots) == 0
     assert reader.outcome("a") == "unauthenticated", "in the next read, without any mail"
-    eventually(lambda: reader.loop.keeps, SOON)
+    eventually(lambda: reader.loop.keeps)
     reader.outcome("a")
     assert len(reader.parts.cache.snapshots) == 1
 
@@ -438,7 +420,7 @@ def test_m7_a_transaction_that_began_while_the_registration_was_being_written_co
 
 
 def test_m7_the_wait_ends_after_a_minute_whoever_sleeps_in_a_transaction(
-    make_member: MakeMember, database_url: str, clock: Callable[[float], None]
+    make_member: MakeMember, database_url: str, clock: Clock
 ) -> None:
     engine = create_engine(database_url, poolclass=NullPool)
     with engine.connect() as sleeping:
@@ -448,14 +430,14 @@ def test_m7_the_wait_ends_after_a_minute_whoever_sleeps_in_a_transaction(
         gevent.sleep(0.5)
         assert not reader.loop.keeps
         for _ in range(int(membership.HORIZON_WAIT_SECONDS / membership.HEARTBEAT_SECONDS) + 1):
-            clock(membership.HEARTBEAT_SECONDS)
+            clock.let(membership.HEARTBEAT_SECONDS)
             beaten = reader.loop.last_heartbeat
-            eventually(lambda beaten=beaten: reader.loop.last_heartbeat > beaten, SOON)
-        eventually(lambda: reader.loop.keeps, SOON)
+            eventually(lambda beaten=beaten: reader.loop.last_heartbeat > beaten)
+        eventually(lambda: reader.loop.keeps)
         assert reader.loop.incarnations == 1
 
 
-def test_m5_a_process_that_nobody_has_asked_yet_finds_nothing_to_correct(make_member: MakeMember) -> None:
+def test_m5_a_process_that_nobody_has_asked_yet_finds_nothing_to_correct(make_member: MakeMember, stand_still: StandStill) -> None:
     member = make_member()
     stand_still(member)
     member.loop._turn_of(member.loop._probe)

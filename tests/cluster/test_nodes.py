@@ -21,6 +21,7 @@ from tests.conftest import MakeCluster, NewDatabase, drop
 from tests.faults.test_servers import Observer, until
 from tests.protocols.npm.packages import document, tarball
 from tests.protocols.oci.conftest import digest_of
+from tests.support import pace
 from tests.support.house import eventually
 from tests.support.images import push_and_pull
 from tests.support.lines import headers_of
@@ -35,7 +36,7 @@ GRACE_SECONDS = 3.0
 EAGER = {
     "ARKVORY_CLEANUP_SECONDS": "0.5",
     "ARKVORY_BLOB_GRACE_SECONDS": str(GRACE_SECONDS),
-    "ARKVORY_UPLOAD_LEASE_SECONDS": "2",
+    "ARKVORY_UPLOAD_LEASE_SECONDS": "30",
     "ARKVORY_DISK_RESERVE_BYTES": "0",
     "ARKVORY_MAX_UPLOADS": "16",
     "ARKVORY_MAX_UPLOADS_PER_KEY": "16",
@@ -219,7 +220,14 @@ def test_x_6_images_are_pushed_through_two_servers_beside_a_cleanup(nodes: Clust
     def push(number: int) -> int:
         turns = 0
         while time.monotonic() < end:
-            push_and_pull(nodes[:: 1 if turns % 2 else -1], f"images/app{number}", os.urandom(20_000), 0.3 * number)
+            began = pace.now()
+            try:
+                push_and_pull(nodes[:: 1 if turns % 2 else -1], f"images/app{number}", os.urandom(20_000), 0.3 * number)
+            except AssertionError:
+                # What nothing names is kept for its grace, and the machine may have stood still for longer.
+                if time.monotonic() - began < GRACE_SECONDS or pace.lost(began) < GRACE_SECONDS / 3:
+                    raise
+                continue
             turns += 1
         return turns
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import gevent
 import pytest
 from sqlalchemy import text
@@ -10,7 +12,7 @@ from app.cluster import ownership
 from app.database import pools
 from app.errors import NotOwner
 from tests.conftest import MakeHouse, MakePause
-from tests.support.house import ADMIN, House
+from tests.support.house import ADMIN, House, eventually
 
 WRITES = ("arkvory_artifacts", "arkvory_blobs", "arkvory_uploads", "arkvory_repositories", "arkvory_users", "arkvory_cache_rows")
 
@@ -109,12 +111,12 @@ def test_a_successor_waits_for_a_write_that_is_about_to_commit_longer_than_for_o
     with house.parts.transactions.begin(repository) as transaction:
         break_session(house)
         successor = _second(house)
-        monkeypatch.setattr(pools._limit, "seconds", 0.4)
+        monkeypatch.setattr(pools._limit, "seconds", 1.0)
         taking = gevent.spawn(successor.parts.ownership.acquire, 5)
-        gevent.sleep(0.8)
+        gevent.sleep(1.6)
         assert not taking.ready()
         transaction.advance(repository, "content")
-    taking.get(timeout=10)
+    taking.get(timeout=30)
     assert successor.epochs()[2] == 2
     successor.close()
 
@@ -134,53 +136,61 @@ def test_a_broken_session_is_taken_up_again_at_once_when_nobody_came_between(hou
 def test_without_a_good_check_for_eight_seconds_ownership_is_lost_for_good_and_the_process_replaced(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "CHECK_SECONDS", 0.05)
-    monkeypatch.setattr(ownership, "LOST_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(ownership, "CHECK_SECONDS", 0.1)
+    # Time passes when it is let, however long the checks take.
+    passed = [0.0]
+    monkeypatch.setattr(ownership, "time", SimpleNamespace(monotonic=lambda: passed[0]))
     replaced = gevent.event.Event()
     owner = house.parts.ownership
     owner.watch(replaced.set)
-    gevent.sleep(0.6)
+    for passed[0] in (5.0, 10.0, 15.0):
+        eventually(lambda: owner._last_good == passed[0])
     assert owner.held, "a healthy owner stays one"
     away = gevent.event.Event()
+    failed: list[float] = []
 
     def fail() -> bool:
+        failed.append(passed[0])
         raise NotOwner("PostgreSQL does not answer")
 
     monkeypatch.setattr(owner, "_still_mine", fail)
-    monkeypatch.setattr(owner, "_wait_for_database", lambda: away.wait(5))
-    gevent.sleep(0.15)
+    monkeypatch.setattr(owner, "_wait_for_database", lambda: away.wait(60))
+    passed[0] += ownership.LOST_AFTER_SECONDS - 0.1
+    eventually(lambda: failed.count(passed[0]) > 4)
     assert owner.held
-    gevent.sleep(0.5)
-    assert owner.lost
+    passed[0] += 0.2
+    eventually(lambda: owner.lost)
     assert not replaced.is_set(), "replaced only once PostgreSQL answers"
     with pytest.raises(NotOwner):
         house.repository()
     away.set()
-    assert replaced.wait(5)
+    assert replaced.wait(30)
 
 
 def test_a_write_that_finds_the_successor_while_the_session_is_being_checked_does_not_stop_the_process(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """psycopg2 holds a mutex while a greenlet waits in a connection: closing it from another one would be the end of everything."""
-    monkeypatch.setattr(ownership, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(ownership, "CHECK_SECONDS", 1.0)
     house.repository(public=True)
     house.publish("a", b"x")
     owner = house.parts.ownership
     house.rows("update arkvory_owner set generation = generation + 1")
 
+    checking = gevent.event.Event()
+
     def check_slowly() -> bool:
         assert owner._session is not None
+        checking.set()
         owner._session.execute(text("select pg_sleep(0.5)"))
         return False
 
     monkeypatch.setattr(owner, "_still_mine", check_slowly)
     owner.watch()
-    gevent.sleep(0.3)
+    assert checking.wait(30)
     with pytest.raises(NotOwner):
         house.publish("a", b"y")
-    gevent.sleep(0.3)
-    assert owner.lost
+    eventually(lambda: owner.lost)
     assert house.read("a") == b"x"
 
 

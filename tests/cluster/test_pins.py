@@ -17,7 +17,7 @@ from app.errors import PinLost
 from app.repository.reading import Ask
 from app.storage import OpenBlob, mounts
 from config.settings import SettingError, Settings
-from tests.cluster.conftest import MakeMember
+from tests.cluster.conftest import Clock, MakeMember
 from tests.conftest import MakeHouse, MakePause
 from tests.support.house import ADMIN, House, eventually
 
@@ -25,7 +25,16 @@ AGE = 0.05
 
 
 @pytest.fixture
-def reader(make_house: MakeHouse) -> House:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """By which downloads grow old: when a test lets it, so that none is too old to be pinned because the machine stood still."""
+    made = Clock(pins.now)
+    made.stand_still()
+    monkeypatch.setattr(pins, "now", made)
+    return made
+
+
+@pytest.fixture
+def reader(make_house: MakeHouse, clock: Clock) -> House:
     """A process that pins, over the storage of another one, which cleans up."""
     return make_house(owns=False, ARKVORY_PINS="on", ARKVORY_PIN_SECONDS=str(AGE))
 
@@ -45,8 +54,13 @@ def begin_download(house: House, path: str = "a") -> OpenBlob:
     """Of a file as its answer sends it; as old as one that has to be pinned."""
     ask = Ask("raw", "files", path, ADMIN)
     blob = house.parts.reader.open_blob(ask, house.parts.reader.find(ask))[1]
-    gevent.sleep(AGE * 1.2)
+    grow_old(1.2 * AGE)
     return blob
+
+
+def grow_old(seconds: float) -> None:
+    assert isinstance(pins.now, Clock)
+    pins.now.let(seconds)
 
 
 def check(blob: OpenBlob) -> None:
@@ -73,10 +87,12 @@ def names(house: House) -> int:
 
 
 def break_pin_session(house: House) -> None:
-    assert house.rows(
+    """As soon as there is one."""
+    statement = (
         "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and classid = 18474 and granted "
         "and database = (select oid from pg_database where datname = current_database())"
     )
+    eventually(lambda: house.rows(statement))
 
 
 def linger_no_more(house: House) -> None:
@@ -110,7 +126,7 @@ def test_a_young_download_needs_no_pin_and_one_that_could_not_be_pinned_in_time_
     pins_of(reader).pin()
     check(blob)
     assert reader.parts.database.session.connections == 0
-    gevent.sleep(2.1 * AGE)
+    grow_old(2.1 * AGE)
     assert stopped(blob)
     assert pins_of(reader).stopped == 1
 
@@ -127,7 +143,8 @@ def test_a_lost_session_stops_its_answers_before_cleanup_takes_what_they_read(
     cleaner: House, reader: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows count for longer than its process believes in them."""
-    monkeypatch.setattr(writelocks, "CHECK_SECONDS", 0.1)
+    # Also how long a statement of the session may take.
+    monkeypatch.setattr(writelocks, "CHECK_SECONDS", 1.0)
     cleaner.publish("a", b"old")
     blob, other = begin_download(reader), begin_download(reader)
     pins_of(reader).pin()
@@ -146,7 +163,8 @@ def test_a_lost_session_stops_its_answers_before_cleanup_takes_what_they_read(
 def test_after_a_lost_session_the_next_downloads_are_pinned_by_a_new_one(
     cleaner: House, reader: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writelocks, "CHECK_SECONDS", 0.1)
+    # Also how long a statement of the session may take.
+    monkeypatch.setattr(writelocks, "CHECK_SECONDS", 1.0)
     cleaner.publish("a", b"old")
     lost = begin_download(reader)
     pins_of(reader).pin()
@@ -215,7 +233,7 @@ def test_pins_of_a_process_that_died_count_no_more_and_go(cleaner: House, reader
     assert cleaner.rows("select blob_id from arkvory_pins union all select id from arkvory_pin_sessions") == []
 
 
-def test_the_smallest_session_pool_has_room_for_pins_too(make_member: MakeMember) -> None:
+def test_the_smallest_session_pool_has_room_for_pins_too(make_member: MakeMember, clock: Clock) -> None:
     """Beside the ownership and the loop; and for whoever tries it out (DESIGN 2)."""
     with pytest.raises(SettingError, match="at least 4"):
         Settings.from_environment({"ARKVORY_SESSION_POOL_SIZE": "3"})
@@ -308,5 +326,7 @@ def test_w3_whatever_comes_when_no_piece_is_sent_of_a_file_that_was_deleted(make
         gevent.sleep(1)
         break_pin_session(house)
         assert [each.exception for each in running if each.ready()] == []
+    # All of it came about.
+    eventually(lambda: min(town.seen.values()) > 0, 60)
+    assert [each.exception for each in running if each.ready()] == []
     gevent.killall(running)
-    assert min(town.seen.values()) > 0, town.seen

@@ -13,6 +13,13 @@ from tests.support.house import House
 BUDGET = 1_000_000
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here nobody renews once a second, and on a slow machine nobody's lease is to run out for that."""
+    monkeypatch.setattr(shares, "LEASE_SECONDS", 50.0)
+    monkeypatch.setattr(shares, "BELIEVED_SECONDS", 40.0)
+
+
 def wish(*hungry: str, calm: float = 0.0) -> Wish:
     return Wish(frozenset(hungry), calm)
 

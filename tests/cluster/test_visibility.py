@@ -13,6 +13,7 @@ from tests.conftest import MakeCluster
 from tests.faults.test_servers import Observer
 from tests.support import consistency_page
 from tests.support.lines import lines
+from tests.support.pace import LATE_SECONDS, PROBED_SECONDS
 from tests.support.server import Cluster
 from tests.support.upstreams import FakeUpstream
 from tests.support.visibility import CHANGES, Change, Figures, Stage, measure
@@ -21,9 +22,6 @@ from tests.support.visibility_groups import GROUP_CHANGES, SharedStage
 SOAK_SECONDS = float(os.environ.get("ARKVORY_SOAK_SECONDS", "60"))
 # A wrong password is asked for again and again.
 PATIENT = {"ARKVORY_LOGIN_FAILURES_PER_NAME": "0", "ARKVORY_LOGIN_FAILURES_PER_ADDRESS": "0"}
-LATE_SECONDS = 2.0
-# A probe, and a little.
-PROBED_SECONDS = 5.5
 ROWS = CHANGES + GROUP_CHANGES
 # Of each kind of memory one: who belongs to a group, its members' gates, its documents, a proxy's copies.
 LOST = {"group member added", "group member's file", "group's folder", "upstream address"}
@@ -50,7 +48,7 @@ def test_every_change_of_groups_and_proxies_is(make_cluster: MakeCluster, upstre
 def seen_soon(cluster: Cluster, stage: Stage, changes: Sequence[Change]) -> None:
     for change in changes:
         figures = measure(stage, change, 1)
-        assert max(figures.delays) < LATE_SECONDS, f"{change.name}: {figures.delays}"
+        assert figures.latest < LATE_SECONDS, f"{change.name}: {figures.delays}"
     assert corrections(cluster) == 0
 
 
@@ -65,7 +63,7 @@ def test_m5_what_a_group_is_made_of_is_right_within_a_probe_when_every_message_i
     observer.rows("create trigger lose before insert on arkvory_mail for each row execute function lose()")
     for change in GROUP_CHANGES:
         if change.name in LOST:
-            assert max(measure(stage, change, 1).delays) < PROBED_SECONDS, change.name
+            assert measure(stage, change, 1).latest < PROBED_SECONDS, change.name
     assert corrections(cluster) > 0
 
 

@@ -21,19 +21,17 @@ from app.cluster import mailbox
 from app.database import embedded
 from tests.conftest import MakeCluster, NewDatabase, drop
 from tests.faults.test_servers import Observer, until
+from tests.support import pace
 from tests.support.database import start, take_down
 from tests.support.house import eventually
 from tests.support.lines import Answer, Line, lines
+from tests.support.pace import LATE_SECONDS, PROBED_SECONDS
 from tests.support.proxy import Wire
 from tests.support.server import Cluster
 from tests.support.timeline import DOORS, Timeline
 from tests.support.visibility import CHANGES, UNDONE_FIRST, Stage, measure
 
-# A poll, and what a loaded machine adds to it.
-LATE_SECONDS = 1.0
-# A probe, and a little.
-PROBED_SECONDS = 5.5
-BACK_SECONDS = 15.0
+BACK_SECONDS = 30.0
 PATIENT = {"ARKVORY_LOGIN_FAILURES_PER_NAME": "0", "ARKVORY_LOGIN_FAILURES_PER_ADDRESS": "0"}
 # Many more are in test_flips.py.
 FLIPS = 20
@@ -91,7 +89,7 @@ class Town:
         # What was lost before is found by a probe, perhaps only now.
         for _ in range(3):
             before = self.corrections()
-            assert max(measure(self.stage, overwrite, 2).delays) < LATE_SECONDS
+            assert measure(self.stage, overwrite, 2).latest < LATE_SECONDS
             if self.corrections() == before:
                 return
         raise AssertionError("the probe goes on finding what no message told")
@@ -134,6 +132,18 @@ def refused_or_right(answer: Answer, *right: bytes) -> bool:
     return answer.status == 200 and answer.body in right
 
 
+def await_right(ask: Callable[[], Any], before: Any, after: Any, since: float) -> None:
+    """Nobody says what was before for longer than a probe, whatever else they say meanwhile."""
+    while True:
+        asked = pace.now()
+        found = ask()
+        if found == after:
+            return
+        assert found != before or pace.within(PROBED_SECONDS, since, asked), found
+        assert pace.within(BACK_SECONDS, since, asked), found
+        gevent.sleep(0.05)
+
+
 # -- timelines
 
 
@@ -146,7 +156,7 @@ def close_all(timelines: list[Timeline]) -> None:
 
 
 @pytest.mark.parametrize("door", DOORS, ids=[each.name for each in DOORS])
-def test_what_is_closed_is_closed_at_once_where_it_was_closed_and_within_a_second_elsewhere(town: Town, door: Any) -> None:
+def test_what_is_closed_is_closed_at_once_where_it_was_closed_and_within_seconds_elsewhere(town: Town, door: Any) -> None:
     """Promises 1 and 2, C8: also nobody ever sees what was stored while it was closed."""
     timeline = Timeline(town.stage, door, town.here)
     close_all([timeline])
@@ -156,11 +166,11 @@ def test_what_is_closed_is_closed_at_once_where_it_was_closed_and_within_a_secon
             timeline.cycle(0.03)
         # Once for all to see.
         timeline.open()
-        eventually(lambda: timeline.is_seen_by(town.stage.lines), 5)
+        eventually(lambda: timeline.is_seen_by(town.stage.lines))
         timeline.close()
         gevent.sleep(0.5)
     assert not timeline.wrong(LATE_SECONDS)
-    assert timeline.asked > 100
+    assert timeline.asked > 4 * FLIPS
     assert town.corrections() == before
     timeline.door.open(town.stage, town.here)
 
@@ -173,7 +183,7 @@ def test_m5_what_is_closed_is_closed_within_a_probe_when_every_message_is_lost(t
         with town.tampered("arkvory_mail", "insert", _LOST):
             for each in timelines:
                 each.close()
-            eventually(lambda: not any(each.is_shown for each in timelines), PROBED_SECONDS + 5)
+            eventually(lambda: not any(each.is_shown for each in timelines))
         gevent.sleep(0.5)
     for each in timelines:
         assert not each.wrong(PROBED_SECONDS)
@@ -201,7 +211,7 @@ def open_and_watched(town: Town, timelines: list[Timeline]) -> Iterator[None]:
                 each.open()
             for each in timelines:
                 watching.enter_context(each.watched(town.stage.lines))
-            eventually(lambda: all(each.is_seen_by(town.stage.lines) for each in timelines), 10)
+            eventually(lambda: all(each.is_seen_by(town.stage.lines) for each in timelines))
             yield
     finally:
         for each in timelines:
@@ -217,7 +227,7 @@ def test_m2_messages_that_come_twice_late_and_in_any_order_do_no_harm(town: Town
     with town.tampered("arkvory_mail", "insert", _TWICE_AND_LATE):
         for change in CHANGES:
             if change.name in {"status", "public flag", "overwrite", "quarantine", "user disabled", "rename"}:
-                assert max(measure(town.stage, change, 2).delays) < LATE_SECONDS + 0.4, change.name
+                assert measure(town.stage, change, 2).latest < LATE_SECONDS + 0.4, change.name
 
 
 def test_m3_a_mailbox_full_of_what_cannot_be_read_holds_up_nothing(town: Town) -> None:
@@ -226,9 +236,9 @@ def test_m3_a_mailbox_full_of_what_cannot_be_read_holds_up_nothing(town: Town) -
     overwrite = next(each for each in CHANGES if each.name == "overwrite")
     for body in ("{}", "[]", '{"repository": "x"}', '{"users": [[1]], "installation": null}'):
         rows("insert into arkvory_mail (instance_id, body) select id, cast(:body as jsonb) from arkvory_instances", body=body)
-        assert max(measure(town.stage, overwrite, 1).delays) < LATE_SECONDS
+        assert measure(town.stage, overwrite, 1).latest < LATE_SECONDS
     count = "select count(*) from arkvory_dead_letters"
-    eventually(lambda: town.observer.value(count) >= dead + 8, sum(mailbox.RETRIES) + 5)
+    eventually(lambda: town.observer.value(count) >= dead + 8, sum(mailbox.RETRIES) + 30)
     assert town.observer.value("select count(*) from arkvory_mail where attempts > 0") == 0
 
 
@@ -244,11 +254,10 @@ def test_m4_a_process_that_cannot_write_its_heartbeat_lives_by_the_probe_and_com
         rows("update arkvory_instances set heartbeat_at = heartbeat_at - interval '31 s' where name = 'vm2'")
         known = town.observer.value("select count(*) from arkvory_mail")
         town.stage.put(town.here, "/raw/open/a", b"new")
-        changed = time.monotonic()
+        changed = pace.now()
         assert town.observer.value("select count(*) from arkvory_mail") == known
-        eventually(lambda: town.there.get("/raw/open/a").body == b"new", PROBED_SECONDS)
-        assert time.monotonic() - changed < PROBED_SECONDS
-    eventually(lambda: "begins anew with empty memory" in town.cluster[1].log(), 20)
+        await_right(lambda: town.there.get("/raw/open/a").body, b"old", b"new", changed)
+    eventually(lambda: "begins anew with empty memory" in town.cluster[1].log())
 
 
 def test_m7_a_delete_that_was_under_way_when_a_process_joined_does_not_leave_it_stale(town: Town) -> None:
@@ -263,14 +272,14 @@ def test_m7_a_delete_that_was_under_way_when_a_process_joined_does_not_leave_it_
         holding.execute(text("lock table arkvory_uploads in share mode"))
         deleting = gevent.spawn(town.stage.call, town.here, "DELETE", "/repositories/open/artifacts/gone")
         waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%update arkvory_uploads%'"
-        eventually(lambda: observer.value(waits) > 0, 10)
+        eventually(lambda: observer.value(waits) > 0)
         late.start()
         try:
             (line,) = lines(late)
             for _ in range(5):
                 assert line.get("/raw/open/gone").body == b"old", "it is not committed"
             holding.rollback()
-            deleting.get(timeout=15)
+            deleting.get(timeout=30)
             assert line.get("/raw/open/gone").status == 404, "in its next read"
         finally:
             late.close()
@@ -295,7 +304,7 @@ def test_m6_a_process_that_was_stopped_answers_nothing_old_when_it_goes_on(town:
         gevent.sleep(seconds - 0.5)
     finally:
         os.kill(town.there.worker, signal.SIGCONT)
-    assert waiting.get(timeout=20).body == b"new"
+    assert waiting.get(timeout=30).body == b"new"
     for _ in range(20):
         assert town.there.get("/raw/open/a").body == b"new"
     if seconds > 30:
@@ -311,14 +320,14 @@ def test_m6_a_process_that_is_cut_off_says_so_rather_than_answer_from_old_memory
     town.wire.freeze()
     try:
         town.stage.put(town.here, "/raw/open/a", b"new")
-        changed = time.monotonic()
+        changed = pace.now()
         while True:
-            began = time.monotonic()
+            began = pace.now()
             answer = town.there.get("/raw/open/a")
-            assert refused_or_right(answer, b"old") and time.monotonic() - began < 6
+            assert refused_or_right(answer, b"old") and pace.within(6, began)
             if answer.status == 503:
                 break
-            assert began - changed < PROBED_SECONDS, "it cannot know"
+            assert pace.within(PROBED_SECONDS, changed, began), "it cannot know"
             gevent.sleep(0.1)
     finally:
         town.wire.thaw()
@@ -338,13 +347,12 @@ def test_x_2_what_was_revoked_is_revoked_though_a_process_has_just_lost_its_mail
         town.wire.freeze() if pause else town.wire.cut()
         try:
             change.make(stage, town.here)
-            closed = time.monotonic()
+            closed = pace.now()
             assert change.ask(stage, town.here) == change.after
             gevent.sleep(pause)
         finally:
             town.wire.thaw()
-        eventually(lambda change=change: change.ask(stage, town.there) == change.after, BACK_SECONDS)
-        assert time.monotonic() - closed < PROBED_SECONDS, change.name
+        await_right(lambda change=change: change.ask(stage, town.there), change.before, change.after, closed)
         if change.name not in UNDONE_FIRST:
             change.undo(stage, town.here)
 
@@ -358,12 +366,12 @@ def dying(town: Town, act: Callable[[Line], Any], *messages: bytes, behind: bool
     line = town.there
     town.wire.hold(*messages, behind=behind)
     doing = gevent.spawn(lambda: contextlib.suppress(Exception).__enter__() or act(line))
-    assert town.wire.stopped.wait(10), "it never came there"
+    assert town.wire.stopped.wait(30), "it never came there"
     os.kill(line.worker, signal.SIGKILL)
     with contextlib.suppress(Exception):
-        doing.get(timeout=10)
+        doing.get(timeout=30)
     yield
-    eventually(lambda: town.cluster[1].workers() not in ([], [line.worker]), 20)
+    eventually(lambda: town.cluster[1].workers() not in ([], [line.worker]))
     town.cluster[1].wait_until_ready()
     town.look_again()
 
@@ -372,7 +380,8 @@ def test_m1_what_was_committed_is_known_to_all_though_its_process_died_before_it
     assert [each.get("/raw/open/a").body for each in town.stage.lines] == [b"old", b"old"]
     close = lambda line: line.ask("PATCH", "/api/v1/repositories/open", {"public": False}, town.stage.admin)  # noqa: E731
     with dying(town, close, b"insert into arkvory_mail", b"COMMIT", behind=True):
-        eventually(lambda: town.here.get("/raw/open/a").status == 401, LATE_SECONDS)
+        closed = pace.now()
+        await_right(lambda: town.here.get("/raw/open/a").status, 200, 401, closed)
     assert town.there.get("/raw/open/a").status == 401
     town.stage.call(town.here, "PATCH", "/repositories/open", {"public": True})
 
@@ -381,7 +390,7 @@ def test_c4_a_process_that_dies_between_reading_a_repository_and_filling_its_row
     town.observer.rows("delete from arkvory_cache_rows")
     # Its memory forgets, so that it reads again.
     town.stage.call(town.here, "PATCH", "/repositories/open", {"status": "offline"})
-    eventually(lambda: town.there.get("/raw/open/a").status == 503, 5)
+    eventually(lambda: town.there.get("/raw/open/a").status == 503)
     town.stage.call(town.here, "PATCH", "/repositories/open", {"status": "online"})
     town.observer.rows("delete from arkvory_cache_rows")
     with dying(town, lambda line: _read_until_killed(line), b"insert into arkvory_cache_rows", behind=False):
@@ -410,9 +419,9 @@ def test_postgresql_restarts_or_is_away_and_everything_goes_on(
     for how, seconds in ((signal.SIGINT, 1), (signal.SIGQUIT, away)):
         stage.put(stage.lines[0], "/raw/open/a", b"old")
         for line in stage.lines:
-            eventually(lambda line=line: line.get("/raw/open/a").body == b"old", 10)
+            eventually(lambda line=line: line.get("/raw/open/a").body == b"old")
         take_down(private_postgres, how)
-        down = time.monotonic()
+        down = pace.now()
         while time.monotonic() - down < seconds:
             _ask_while_it_is_away(stage, down)
         start(private_postgres.data)
@@ -420,16 +429,16 @@ def test_postgresql_restarts_or_is_away_and_everything_goes_on(
             until(lambda line=line: line.ask("PUT", "/raw/open/b", b"x", stage.admin).status in {201, 204}, BACK_SECONDS)
             assert line.get("/raw/open/a").body == b"old"
         overwrite = next(each for each in CHANGES if each.name == "overwrite")
-        until(lambda overwrite=overwrite: max(measure(stage, overwrite, 1).delays) < LATE_SECONDS, BACK_SECONDS)
+        until(lambda overwrite=overwrite: measure(stage, overwrite, 1).latest < LATE_SECONDS, BACK_SECONDS)
 
 
 def _ask_while_it_is_away(stage: Stage, down: float) -> None:
     for line in stage.lines:
-        began = time.monotonic()
+        began = pace.now()
         answer = line.get("/raw/open/a")
         assert refused_or_right(answer, b"old")
-        assert answer.status == 503 or began - down < PROBED_SECONDS + 0.5, "its memory is too old"
+        assert answer.status == 503 or pace.within(PROBED_SECONDS, down, began), "its memory is too old"
         refused = line.ask("PUT", "/raw/open/b", b"new", stage.admin)
         assert refused.status == 503 and "Retry-After" in refused.headers
-        assert time.monotonic() - began < 15
+        assert pace.within(15, began)
     gevent.sleep(0.1)

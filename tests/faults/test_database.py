@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,15 +12,19 @@ from sqlalchemy import text
 
 from app.errors import DatabaseAway, Unavailable
 from tests.conftest import MakeHouse
-from tests.support.house import House
+from tests.support import pace
+from tests.support.house import House, eventually
 
 
 def seconds_of(action: Callable[[], object]) -> float:
-    began = time.monotonic()
+    """How long it took to be refused, but for what the machine took."""
+    began = pace.now()
     with pytest.raises(Unavailable) as refused:
         action()
     assert refused.value.retry_after > 0
-    return time.monotonic() - began
+    took = pace.now() - began
+    # The wait itself may have ended while everything stood still.
+    return max(took - pace.lost(began), min(took, 1.0))
 
 
 def test_when_every_connection_is_in_use_a_request_waits_for_its_bound_and_is_refused(make_house: MakeHouse) -> None:
@@ -30,8 +33,8 @@ def test_when_every_connection_is_in_use_a_request_waits_for_its_bound_and_is_re
     house.publish("a", b"x")
     house.read("a")
     held = [house.parts.database.request.connect() for _ in range(4)]
-    assert 0.3 < seconds_of(lambda: house.read("cold")) < 2
-    assert 0.3 < seconds_of(lambda: house.publish("b", b"x")) < 2
+    assert 0.3 < seconds_of(lambda: house.read("cold")) < 4
+    assert 0.3 < seconds_of(lambda: house.publish("b", b"x")) < 4
     assert house.read("a") == b"x", "a warm read needs none"
     for connection in held:
         connection.close()
@@ -48,11 +51,11 @@ def test_a_statement_that_does_not_end_is_given_up_and_its_connection_destroyed(
 
     house.repository()
     before = house.parts.database.request.connections
-    assert 0.4 < seconds_of(sleep) < 3
+    assert 0.4 < seconds_of(sleep) < 5
     assert house.parts.database.request.connections <= before
     house.publish("a", b"x")
-    gevent.sleep(2)
-    assert not house.rows("select 1 from pg_stat_activity where query like '%pg_sleep%' and state = 'active' and pid <> pg_backend_pid()")
+    asleep = "select 1 from pg_stat_activity where query like '%pg_sleep%' and state = 'active' and pid <> pg_backend_pid()"
+    eventually(lambda: not house.rows(asleep), 10)
 
 
 def test_a_server_that_accepts_and_says_nothing_is_given_up_in_time(make_house: MakeHouse, tmp_path: Path) -> None:
@@ -77,7 +80,7 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up_in_time(make_house: 
             with house.parts.database.read():
                 pass
 
-        assert 0.4 < seconds_of(read) < 3
+        assert 0.4 < seconds_of(read) < 5
 
 
 def test_an_interrupted_connect_leaves_no_backend_that_waits_for_a_password(house: House) -> None:
@@ -93,16 +96,15 @@ def test_an_interrupted_connect_leaves_no_backend_that_waits_for_a_password(hous
         for _ in range(steps):
             gevent.sleep(0)
         victim.kill()
-    with gevent.Timeout(10):
-        while house.value("select count(*) from pg_stat_activity where datname = current_database()") > 2:
-            gevent.sleep(0.05)
+    eventually(lambda: house.value("select count(*) from pg_stat_activity where datname = current_database()") <= 2)
 
 
 def test_connections_that_died_while_they_were_idle_are_not_handed_out(house: House) -> None:
     house.repository()
     gevent.joinall([gevent.spawn(house.publish, f"f{number}", b"x") for number in range(4)], raise_error=True)
-    house.rows("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
-    gevent.sleep(0.2)
+    others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
+    house.rows(f"select pg_terminate_backend(pid) {others}")
+    eventually(lambda: not house.rows(f"select 1 {others}"))
     house.publish("a", b"x")
 
 
@@ -115,7 +117,7 @@ def test_a_connection_that_dies_in_the_middle_of_a_write_is_a_refusal_that_chang
     def die(transaction: object) -> None:
         pid = transaction.connection.execute(text("select pg_backend_pid()")).scalar_one()  # type: ignore[attr-defined]
         house.rows("select pg_terminate_backend(:pid)", pid=pid)
-        gevent.sleep(0.1)
+        eventually(lambda: not house.rows("select 1 from pg_stat_activity where pid = :pid", pid=pid))
         before(transaction)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:

@@ -31,7 +31,7 @@ PINNING = {
     "ARKVORY_PIN_SECONDS": "1",
     "ARKVORY_CLEANUP_SECONDS": "0.5",
     "ARKVORY_BLOB_GRACE_SECONDS": "0.5",
-    "ARKVORY_UPLOAD_LEASE_SECONDS": "2",
+    "ARKVORY_UPLOAD_LEASE_SECONDS": "6",
     "ARKVORY_DISK_RESERVE_BYTES": "0",
     # A client that reads nothing for so long is cut off.
     "ARKVORY_IDLE_SECONDS": "600",
@@ -174,7 +174,7 @@ def test_s1_a_process_that_stood_still_writes_nothing_of_what_was_given_up_and_s
 
     def slowly() -> Iterator[bytes]:
         yield b"first half, "
-        go_on.wait(60)
+        go_on.wait(240)
         yield b"second half"
 
     late = gevent.spawn(street.there.put, "/raw/files/late", slowly())

@@ -8,7 +8,7 @@ Answers are judged as they come, by the moments of their door:
     opening asked for ... opening answered ... closing asked for ... closing answered ... opening asked for
          either is right       shown               either is right        refused
 
-in the process that made the change at once, in the others after the bound.
+in the process that made the change at once, in the others after the bound (which grants what the machine took, tests.support.pace).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import gevent
 from gevent.pool import Pool
 
+from tests.support import pace
 from tests.support.lines import Line
 from tests.support.timeline import Door
 from tests.support.visibility import Act, Stage
@@ -107,7 +108,7 @@ class Flips:
 
     def run(self, closings: int, seconds: float) -> Tally:
         """Until so many were made, or so much time has gone, or something was wrong. The doors are open afterwards."""
-        began = time.monotonic()
+        began = pace.now()
         with self._readers():
             while self.tally.closings < closings and time.monotonic() - began < seconds and not self.tally.faults:
                 self._round()
@@ -199,18 +200,21 @@ class Flips:
     def _bound(self, line: Line, wing: Wing) -> float:
         return 0.0 if line.worker == wing.writer.worker else self.bound
 
+    def _granted(self, line: Line, wing: Wing, moved: float, began: float) -> float:
+        return 0.0 if line.worker == wing.writer.worker else pace.lost(moved, began)
+
     def _showed(self, line: Line, wing: Wing, began: float) -> None:
         if wing.closed is None:
             wing.shown.add(line.worker)
             return
         late = began - wing.closed
         self.tally.latest = max(self.tally.latest, late)
-        if late > self._bound(line, wing):
+        if late > self._bound(line, wing) + self._granted(line, wing, wing.closed, began):
             self.tally.fault(f"{line.label} showed {wing.door.path} {late:.3f} s after it was closed through {wing.writer.label}")
 
     def _refused(self, line: Line, wing: Wing, began: float) -> None:
         bound = self._bound(line, wing)
-        if wing.opened is not None and began - wing.opened > bound:
+        if wing.opened is not None and began - wing.opened > bound + self._granted(line, wing, wing.opened, began):
             self.tally.fault(f"{line.label} refused {wing.door.path} {began - wing.opened:.3f} s after it was opened")
         if wing.closed is not None and began - wing.closed > bound:
             wing.asked.add(line.worker)

@@ -41,8 +41,8 @@ QUICK = {
 _ADDRESS = re.compile(r"[0-9a-f]{64}-(\d+)")
 
 
-def eventually(true: Callable[[], Any], seconds: float = 10.0) -> None:
-    """Wait until it is true."""
+def eventually(true: Callable[[], Any], seconds: float = 30.0) -> None:
+    """Wait until it is true. The bound is there for what never is: a machine may stand still for some seconds."""
     with gevent.Timeout(seconds, AssertionError(f"not within {seconds:g} s")):
         while not true():
             gevent.sleep(0.01)

@@ -25,12 +25,29 @@ STOP_SECONDS = 30.0
 SERVES = "Arkvory serves at"
 
 
+# Sockets that keep ports for whoever was told their numbers.
+_kept: dict[int, socket.socket] = {}
+
+
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of 127.0.0.1 that nobody listens on, and that is given to nobody else until `let_go`.
+
+    A socket stays bound to it that does not listen. Servers say that they share addresses (SO_REUSEADDR), so they may listen beside it;
+    who asks for any port, or connects from any, gets another one.
+    """
+    kept = socket.socket()
+    kept.bind(("127.0.0.1", 0))
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port: int = kept.getsockname()[1]
+    _kept[port] = kept
+    return port
+
+
+def let_go(port: int) -> None:
+    """Who had it from `free_port` has ended."""
+    kept = _kept.pop(port, None)
+    if kept is not None:
+        kept.close()
 
 
 @dataclass
@@ -198,6 +215,7 @@ class Server:
                 self.kill9()
         if (self.data / "postgres").exists():
             self._stop_postgres()
+        let_go(self.port)
 
     def _stop_postgres(self) -> None:
         from app.database import embedded

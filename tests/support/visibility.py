@@ -8,13 +8,13 @@ be right at once.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gevent
 
+from tests.support import pace
 from tests.support.lines import Answer, Auth, Line
 
 PATIENCE_SECONDS = 20.0
@@ -222,6 +222,13 @@ class Figures:
 
     name: str
     delays: list[float] = field(default_factory=list)
+    # What the machine took of each of them (tests.support.pace).
+    lost: list[float] = field(default_factory=list)
+
+    @property
+    def latest(self) -> float:
+        """The longest, but for what was lost."""
+        return max(delay - lost for delay, lost in zip(self.delays, self.lost, strict=True))
 
     @property
     def median(self) -> float:
@@ -251,12 +258,14 @@ def measure(stage: Stage, change: Change, times: int) -> Figures:
         # Polls have no fixed place between two changes.
         gevent.sleep(0.037 * (number % 6))
         change.make(stage, writer)
-        changed = time.monotonic()
+        changed = pace.now()
         readers = [gevent.spawn(_await, stage, change, each, change.after, changed) for each in others]
         got = change.ask(stage, writer)
         assert got == change.after, f"{change.name}: {got} in the process that wrote"
         gevent.joinall(readers, raise_error=True)
-        figures.delays += [each.value for each in readers]
+        for each in readers:
+            figures.delays.append(each.value - changed)
+            figures.lost.append(pace.lost(changed, each.value))
         change.undo(stage, writer)
     _await_all(stage, change, stage.lines, change.before)
     if change.name in UNDONE_FIRST:
@@ -266,15 +275,15 @@ def measure(stage: Stage, change: Change, times: int) -> Figures:
 
 
 def _await_all(stage: Stage, change: Change, at: Sequence[Line], wanted: Seen) -> None:
-    gevent.joinall([gevent.spawn(_await, stage, change, each, wanted, time.monotonic()) for each in at], raise_error=True)
+    gevent.joinall([gevent.spawn(_await, stage, change, each, wanted, pace.now()) for each in at], raise_error=True)
 
 
 def _await(stage: Stage, change: Change, line: Line, wanted: Seen, since: float) -> float:
-    """Seconds since then until the first request begins that is answered right."""
+    """When the first request begins that is answered right."""
     while True:
-        asked = time.monotonic()
+        asked = pace.now()
         got = change.ask(stage, line)
         if got == wanted:
-            return asked - since
-        assert asked - since < PATIENCE_SECONDS, f"{change.name}: still {got} at {line.label}"
+            return asked
+        assert pace.within(PATIENCE_SECONDS, since, asked), f"{change.name}: still {got} at {line.label}"
         gevent.sleep(0.003)
