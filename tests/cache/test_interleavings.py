@@ -343,7 +343,7 @@ class TestCacheRows:
             other = other.execution_options(isolation_level="READ COMMITTED")
             other.execute(text("lock table arkvory_cache_rows in access exclusive mode"))
             self.cold(house)
-            with gevent.Timeout(8):
+            with gevent.Timeout(30):
                 assert house.outcome("a") == b"old"
                 house.change("files", public=False)
                 assert house.outcome("a") == "unauthenticated"

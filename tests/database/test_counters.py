@@ -21,7 +21,7 @@ from app.cache.changes import Transactions, UploadState
 from app.errors import ArkvoryError, CapacitySpent
 from app.upload.receiving import Expected
 from tests.conftest import MakeHouse
-from tests.support.house import ADMIN, House, sha256
+from tests.support.house import ADMIN, House, eventually, sha256
 from tests.support.mixer import REPOSITORIES, assert_all_is_well, run_greenlets
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +31,11 @@ MIB = 1024 * 1024
 def deadlocks(house: House) -> int:
     house.rows("select pg_stat_force_next_flush()")
     return int(house.value("select deadlocks from pg_stat_database where datname = current_database()"))
+
+
+def waits_for_a_lock(house: House) -> bool:
+    here = "database = (select oid from pg_database where datname = current_database())"
+    return bool(house.rows(f"select 1 from pg_locks where locktype = 'advisory' and not granted and {here}"))
 
 
 def test_w1_counters_equal_sums_after_every_mix_of_greenlets_and_processes(house: House) -> None:
@@ -132,17 +137,16 @@ class TestIsolationTraps:
 
         def first() -> None:
             with house.parts.transactions.begin(admission=True) as transaction:
-                go.wait(10)
+                go.wait(60)
                 transaction.connection.execute(
                     text("insert into arkvory_uploads (id, repository_id, status, bytes) values (gen_random_uuid(), :id, 'open', 6)"),
                     {"id": repository},
                 )
 
         holder = gevent.spawn(first)
-        gevent.sleep(0.05)
+        eventually(lambda: house.rows("select 1 from pg_locks where locktype = 'advisory' and classid = 18471 and objid = 2 and granted"))
         waiting = gevent.spawn(house.parts.admission.open, repository, 6, "k")
-        gevent.sleep(0.2)
-        assert house.value("select count(*) from pg_locks where locktype = 'advisory' and not granted") == 1
+        eventually(lambda: waits_for_a_lock(house))
         go.set()
         holder.get()
         with pytest.raises(CapacitySpent):
@@ -166,7 +170,7 @@ class TestIsolationTraps:
             holder.execute(text(f"select {lock}"))
             holder.execute(text("insert into arkvory_uploads (id, repository_id, status, bytes) values (gen_random_uuid(), 1, 'open', 6)"))
             waiting = gevent.spawn(read)
-            gevent.sleep(0.2)
+            eventually(lambda: waits_for_a_lock(house))
             holder.commit()
         assert waiting.get(timeout=10) == (6 if trap == "ours" else 0)
 
@@ -178,7 +182,7 @@ class TestIsolationTraps:
                 text("insert into arkvory_uploads (id, repository_id, status, bytes) values (gen_random_uuid(), :id, 'open', 6)"),
                 {"id": repository},
             )
-            with gevent.Timeout(5):
+            with gevent.Timeout(20):
                 house.registry.delete(ADMIN, "files")
         house.rows("update arkvory_uploads set lease_until = now() - interval '1 s'")
         house.clean()

@@ -12,6 +12,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from app.database import migrate, pools
+from tests.support.house import eventually
 from tests.support.migrations_check import differences
 
 
@@ -64,10 +65,10 @@ def test_an_upgrade_waits_longer_for_another_one_than_a_statement_of_a_request_m
 def test_every_upload_is_counted_while_others_write(empty_database_url: str, revision: str, counted: str) -> None:
     migrate.upgrade(empty_database_url, f"{int(revision) - 1:04}")
     engine = create_engine(empty_database_url, pool_size=6)
-    stop = False
+    stop, counts = False, [0, 0, 0, 0]
 
-    def write(number: int) -> int:
-        count = 0
+    def write(writer: int) -> None:
+        number = writer % 2
         while not stop:
             with engine.begin() as connection:
                 upload = str(uuid.uuid4())
@@ -82,17 +83,19 @@ def test_every_upload_is_counted_while_others_write(empty_database_url: str, rev
                 connection.execute(
                     text("update arkvory_uploads set status = 'published', bytes = 7 where id = cast(:id as uuid)"), {"id": upload}
                 )
-            count += 1
-        return count
+            counts[writer] += 1
 
-    writers = [gevent.spawn(write, number % 2) for number in range(4)]
-    gevent.sleep(0.2)
+    def wait_for_more() -> None:
+        before = list(counts)
+        eventually(lambda: all(now > then + 2 for now, then in zip(counts, before, strict=True)))
+
+    writers = [gevent.spawn(write, number) for number in range(4)]
+    wait_for_more()
     migrate.upgrade(empty_database_url, revision)
-    gevent.sleep(0.2)
+    wait_for_more()
     stop = True
     gevent.joinall(writers, raise_error=True)
     engine.dispose()
-    assert sum(each.get() for each in writers) > 20
     counters = rows(
         empty_database_url, f"select repository_id, status, {counted} from arkvory_upload_bytes where {counted} <> 0 order by 1, 2"
     )

@@ -254,15 +254,15 @@ def test_a_lock_is_let_go_while_somebody_asks_about_it(house: House) -> None:
 
     def ask(held: writelocks.Held) -> None:
         with held.use() as session:
-            session.execute(text("select pg_sleep(0.3)"))
+            session.execute(text("select pg_sleep(1)"))
 
     with house.parts.database.write_lock.hold("mirror/1") as held:
         assert held is not None
         asking += [gevent.spawn(ask, held) for _ in range(2)]
-        gevent.sleep(0.1)
-    asking[0].get(timeout=5)
+        eventually(lambda: house.rows("select 1 from pg_stat_activity where query = 'select pg_sleep(1)' and state = 'active'"))
+    asking[0].get(timeout=30)
     with pytest.raises(LockLost):
-        asking[1].get(timeout=5)
+        asking[1].get(timeout=30)
 
 
 def test_there_are_two_and_one_for_each_mirror_and_the_next_one_waits(house: House, make_house: MakeHouse) -> None:

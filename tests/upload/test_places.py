@@ -118,5 +118,5 @@ def test_a_waiter_killed_in_the_moment_of_its_turn_hands_the_place_on() -> None:
         granted.kill(block=False)
     # The place is its own by now; it is told so only after it is killed.
     assert places.used == 1
-    gevent.joinall([granted, next_one], timeout=2)
+    gevent.joinall([granted, next_one], timeout=20)
     assert (order, places.used, places.waiting) == (["next"], 0, 0)

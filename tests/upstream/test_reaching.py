@@ -102,7 +102,7 @@ def test_a_proxy_that_refuses_is_no_absence(
 
 def test_a_proxy_that_is_away_is_a_failure_at_once(upstream: FakeUpstream, company: ForwardProxy) -> None:
     company.stop()
-    with gevent.Timeout(3), pytest.raises(UpstreamFailed):
+    with gevent.Timeout(15), pytest.raises(UpstreamFailed):
         fetch(upstream, http_proxy=through(company))
     assert upstream.asked == []
 
