@@ -6,6 +6,7 @@
     private_postgres     a PostgreSQL that the test may stop and kill (tests.support.database)
     house                the core of one process over a database of its own, without HTTP (tests.support.house.House)
     make_house           more of them: make_house(owns=False) is a second process over the same database and folder
+    passing              time that passes when the test lets it: passing.let(60) (tests.support.passing.Passing)
     pause                stops whoever calls a function: pause(house.parts.blobs, "place") (tests.support.pauses.Pause)
     server               a whole Arkvory for the tests of one file (tests.support.server.Server)
     make_server          makes one for this test: make_server(ARKVORY_MAX_UPLOADS="2"), make_server(embedded=True)
@@ -41,6 +42,7 @@ from app.database import embedded, migrate, pools
 from tests.support.database import administration, run, start, take_down
 from tests.support.house import House
 from tests.support.memory import folder_in_memory
+from tests.support.passing import Passing
 from tests.support.pauses import Pause
 from tests.support.proxy import Wire
 from tests.support.server import Cluster, Server
@@ -55,8 +57,9 @@ MakeCluster = Callable[..., Cluster]
 MakeHouse = Callable[..., House]
 MakePause = Callable[..., Pause]
 
-# Long runs look at more of them (`make soak`).
-hypothesis.settings.register_profile("arkvory", deadline=None, max_examples=40)
+# Long runs look at more of them (`make soak`). How long anything takes is the machine's affair.
+SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("arkvory", deadline=None, max_examples=40, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("arkvory")
 
 
@@ -117,7 +120,7 @@ def template(postgres: embedded.EmbeddedPostgres) -> str:
 
 def drop(postgres: embedded.EmbeddedPostgres, url: str) -> None:
     """Again when an autovacuum worker is at it, which only a superuser may end."""
-    for last in (False, False, False, True):
+    for last in (*[False] * 9, True):
         try:
             run(administration(postgres.url), f"drop database if exists {make_url(url).database} with (force)")
             return
@@ -165,6 +168,11 @@ def wire(database_url: str) -> Iterator[Wire]:
     made = Wire(database_url)
     yield made
     made.close()
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> Passing:
+    return Passing(monkeypatch)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from app.access.throttle import Buckets, Throttle
 from app.errors import ArkvoryError, TooManyLogins, Unauthenticated
 from tests.conftest import MakeHouse, MakeServer
 from tests.support.house import ADMIN, House
+from tests.support.passing import Passing
 
 PASSWORD = "correct-horse-battery"
 HERE, THERE = "10.0.0.1", "10.0.0.2"
@@ -139,7 +140,7 @@ def test_a_machine_with_an_old_password_locks_nobody_out_but_itself(strict: Hous
     assert login(strict, "anna", PASSWORD) == "anna"
 
 
-def test_time_empties_a_bucket(make_house: MakeHouse) -> None:
+def test_time_empties_a_bucket(make_house: MakeHouse, passing: Passing) -> None:
     house = make_house(ARKVORY_LOGIN_FAILURES_PER_NAME="2", ARKVORY_LOGIN_WINDOW_SECONDS="2")
     house.users.create(ADMIN, "anna", PASSWORD)
     for number in range(2):
@@ -147,7 +148,7 @@ def test_time_empties_a_bucket(make_house: MakeHouse) -> None:
     with pytest.raises(TooManyLogins) as refused:
         house.parts.identities.identify(Credential("anna", PASSWORD), HERE)
     assert refused.value.retry_after == 1
-    gevent.sleep(1.1)
+    passing.let(1.1)
     assert login(house, "anna", PASSWORD) == "anna"
 
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import gevent
 import pytest
 from sqlalchemy import Connection
 
@@ -21,11 +20,11 @@ from app.repository.fetching import SMALL
 from app.repository.reading import Answered, Ask, Draft, Found, Shelf
 from app.repository.withholding import PUBLISHED_AT, Judge
 from tests.support.house import ADMIN, House
+from tests.support.passing import Passing
 from tests.support.upstreams import FakeUpstream, noise
 
 BODY, OTHER = noise(50_000), noise(40_000, 2)
 LARGE = noise(2 * SMALL, 3)
-DAY = 86_400.0
 
 
 def ago(*, days: float = 0.0, seconds: float = 0.0) -> datetime:
@@ -95,20 +94,22 @@ def test_bytes_that_are_coming_are_judged_too(proxied: House, upstream: FakeUpst
     assert how(proxied, "old", whole=whole) == "miss"
 
 
-def test_time_releases_a_copy(house: House, upstream: FakeUpstream) -> None:
-    house.repository(kind="proxy", upstream_url=upstream.url, settings={"minimum_age": 3 / DAY})
-    upstream.put("/file", BODY, headers=dated(ago(seconds=1)))
+def test_time_releases_a_copy(house: House, upstream: FakeUpstream, passing: Passing) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"minimum_age": 3, "mutable_ttl": 864_000})
+    upstream.put("/file", BODY, headers=dated(ago(days=1)))
     assert how(house, "file") == "too_young"
-    gevent.sleep(3.2)
+    passing.let(days=1.9)
+    assert how(house, "file") == "too_young"
+    passing.let(days=0.2)
     assert how(house, "file") == "hit"
     assert upstream.count("/file") == 1
 
 
-def test_where_the_upstream_tells_no_time_the_first_sight_counts(house: House, upstream: FakeUpstream) -> None:
-    house.repository(kind="proxy", upstream_url=upstream.url, settings={"minimum_age": 2 / DAY})
+def test_where_the_upstream_tells_no_time_the_first_sight_counts(house: House, upstream: FakeUpstream, passing: Passing) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"minimum_age": 2, "mutable_ttl": 864_000})
     upstream.put("/file", BODY)
     assert how(house, "file") == "too_young"
-    gevent.sleep(2.1)
+    passing.let(days=2.1)
     assert how(house, "file") == "hit"
 
 
@@ -136,8 +137,10 @@ def test_an_exception_releases_at_once(proxied: House, upstream: FakeUpstream, p
     assert how(proxied, "tools/new") == "too_young"
 
 
-def test_a_new_file_does_not_take_the_place_of_an_old_one_before_it_is_of_age(house: House, upstream: FakeUpstream) -> None:
-    house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0, "minimum_age": 3 / DAY})
+def test_a_new_file_does_not_take_the_place_of_an_old_one_before_it_is_of_age(
+    house: House, upstream: FakeUpstream, passing: Passing
+) -> None:
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"mutable_ttl": 0, "minimum_age": 3})
     upstream.put("/latest", BODY, etag='"v1"', headers=dated(ago(days=8)))
     assert how(house, "latest") == "miss"
     upstream.put("/latest", OTHER, etag='"v2"', headers=dated(ago(seconds=0)))
@@ -145,7 +148,7 @@ def test_a_new_file_does_not_take_the_place_of_an_old_one_before_it_is_of_age(ho
     assert house.read("latest") == BODY
     # By the validator of what is here.
     assert upstream.asked[-1].headers["if-none-match"] == '"v1"'
-    gevent.sleep(4)
+    passing.let(days=3.1)
     assert how(house, "latest") == "miss"
     assert house.read("latest") == OTHER
     house.assert_counted()
@@ -226,15 +229,15 @@ def documents(house: House, source: Names) -> Callable[[frozenset[str]], Answere
     return lambda known=frozenset(): house.parts.reader.document(Ask("raw", "files", "lib/", ADMIN), source, known)
 
 
-def test_an_index_leaves_out_what_is_too_young_until_it_is_of_age(house: House, upstream: FakeUpstream) -> None:
+def test_an_index_leaves_out_what_is_too_young_until_it_is_of_age(house: House, upstream: FakeUpstream, passing: Passing) -> None:
     """C9: the validator has the age boundary, the kept document ends with it."""
-    house.repository(kind="proxy", upstream_url=upstream.url, settings={"minimum_age": 3 / DAY})
-    source = Names({"1.0": ago(days=1), "2.0": ago(seconds=1), "3.0": ago(seconds=-60)}, [])
+    house.repository(kind="proxy", upstream_url=upstream.url, settings={"minimum_age": 3})
+    source = Names({"1.0": ago(days=9), "2.0": ago(days=1), "3.0": ago(days=-60)}, [])
     ask = documents(house, source)
     first, again = ask(frozenset()).document, ask(frozenset()).document
     assert (first.body, again) == (b"1.0", first)
     assert len(source.written) == 1
-    gevent.sleep(2.5)
+    passing.let(days=2.1)
     later = ask(frozenset()).document
     assert later.body == b"1.0 2.0"
     assert later.etag != first.etag
