@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import re
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import requests
 
 from tests.clients.conftest import Desk
 from tests.support import clients
+from tests.support.house import eventually
 
 _numbers = itertools.count(1)
 LIB = "module.exports = (word) => word.toUpperCase();\n"
@@ -143,16 +144,31 @@ def login(registry: Registry, kind: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def answer(process: subprocess.Popen[str], asked: str, word: str) -> None:
+    """Once it asks: what it is told before that is lost."""
+    assert process.stdin is not None and process.stdout is not None
+    printed, told = process.stdout.fileno(), b""
+    os.set_blocking(printed, False)
+
+    def has_asked() -> bool:
+        nonlocal told
+        with contextlib.suppress(BlockingIOError):
+            told += os.read(printed, 65536)
+        return asked.encode() in told
+
+    eventually(has_asked, 60)
+    os.set_blocking(printed, True)
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+
+
 def test_npm_logs_in_by_password_and_out_again(registry: Registry) -> None:
     registry.configure()
     assert "ENEEDAUTH" in registry.npm(".", "whoami", check=False)
     with login(registry, "legacy") as process:
-        assert process.stdin is not None and process.stdout is not None
-        for word in ("admin", registry.server.password):
-            time.sleep(1)
-            process.stdin.write(f"{word}\n")
-            process.stdin.flush()
-        printed = process.communicate(timeout=30)[0]
+        for asked, word in (("Username", "admin"), ("Password", registry.server.password)):
+            answer(process, asked, word)
+        printed = process.communicate(timeout=60)[0]
     assert process.returncode == 0, printed
     assert registry.npm(".", "whoami").strip() == "admin"
     token = (registry.desk.home / ".npmrc").read_text().partition("_authToken=")[2].strip()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.http.edge import Edge, Wire, until
+from tests.support import pace
 
 
 def drip(wire: Wire, data: bytes, pause: float, most: float = 20.0) -> bytes:
@@ -60,12 +61,15 @@ def test_a_body_that_stops_moving_is_cut_short(hasty: Edge) -> None:
 
 
 def test_a_slow_body_that_moves_arrives(hasty: Edge) -> None:
-    with hasty.wire() as wire:
-        wire.request("PUT", "/swallow", "Content-Length: 8")
-        for _ in range(8):
-            wire.send(b"x")
-            time.sleep(0.3)
-        assert wire.answer().body == b"8"
+    def send() -> None:
+        with hasty.wire() as wire:
+            wire.request("PUT", "/swallow", "Content-Length: 8")
+            for _ in range(8):
+                wire.send(b"x")
+                time.sleep(0.3)
+            assert wire.answer().body == b"8"
+
+    pace.again(send, lost=0.3)
 
 
 def test_a_reader_that_stops_reading_is_left(hasty: Edge) -> None:
@@ -107,7 +111,7 @@ def test_beyond_the_limit_a_connection_waits_for_its_turn(make_edge: Any) -> Non
         busy = []
         for number in range(8):
             busy.append(stack.enter_context(server.wire()))
-            busy[-1].request("GET", "/slow?seconds=5")
+            busy[-1].request("GET", "/slow?seconds=8")
             until(lambda known=number: len(server.worker.net_connections()) >= known + 2)
         late = stack.enter_context(server.wire())
         late.request("GET", "/ping")

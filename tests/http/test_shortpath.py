@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from app.repository.quarantine import Quarantine
 from tests.http.edge import Wire
 from tests.protocols.pypi.packages import CONTENT_TYPE, form_of, wheel
 from tests.support.bothways import BothWays
+from tests.support.descriptors import open_files
 from tests.support.house import ADMIN, House
 from tests.support.server import Server
 
@@ -384,21 +384,21 @@ def test_its_own_failure_is_answered_by_flask_and_keeps_no_file_open(
     monkeypatch.setattr(*broken, fail)
     client = front.app.test_client()
     client.get("/raw/open/folder/file.txt").close()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for _ in range(5):
         with client.get("/raw/open/folder/file.txt") as answer:
             assert answer.data == b"the file folder/file.txt"
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_no_file_stays_open(front: Front, method: str) -> None:
     client = front.app.test_client()
     variants: list[dict[str, str]] = [{}, {"If-None-Match": "*"}, {"If-Match": '"x"'}, {"Range": "bytes=0-1"}, {"Range": "bytes=999-"}]
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for headers in variants:
         client.open("/raw/open/folder/file.txt", method=method, headers=headers).close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before
 
 
 def test_what_is_kept_beside_gates_goes_with_them(front: Front) -> None:

@@ -30,7 +30,7 @@ def test_a_server_without_requests_stops_although_clients_are_connected(make_edg
 def test_running_requests_finish_and_nobody_new_gets_in(make_edge: Any) -> None:
     server = make_edge()
     with server.wire() as busy, server.wire() as uploading:
-        busy.request("GET", "/slow?seconds=2")
+        busy.request("GET", "/slow?seconds=4")
         uploading.request("PUT", "/upload", "Content-Length: 6", body=b"abc")
         until(lambda: len(server.worker.net_connections()) >= 3)
         server.process.send_signal(signal.SIGTERM)

@@ -64,13 +64,13 @@ class Following:
         with contextlib.suppress(ArkvoryError):
             self.said = self.house.parts.mirroring.follow(mirror.id, mirror.repository_id, Nobody())
 
-    def run(self, repository: str = "files", seconds: float = 30.0) -> Mirror:
+    def run(self, repository: str = "files", seconds: float = 60.0) -> Mirror:
         """One run; the mirror after it."""
         self.begin()
         self.wait(seconds)
         return self.show(repository)
 
-    def wait(self, seconds: float = 30.0) -> None:
+    def wait(self, seconds: float = 60.0) -> None:
         """Until nothing runs."""
         done = gevent.joinall(self.runs, timeout=seconds)
         assert len(done) == len(self.runs), f"a mirror still runs after {seconds:g} s"

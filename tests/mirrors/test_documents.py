@@ -13,6 +13,7 @@ import pytest
 from app.repository.mirrors import documents
 from app.repository.mirrors.documents import SHORT, Documents
 from app.repository.reading import Brought
+from tests.support.descriptors import open_files
 
 
 def brought(body: bytes) -> Brought:
@@ -41,7 +42,7 @@ def test_the_latest_are_at_hand_and_the_others_are_fetched_anew(monkeypatch: pyt
 
         return fetched
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     with closing(Documents()) as kept:
         crowd = [gevent.spawn(lambda: read(kept.open("a", fetch("a")))) for _ in range(3)]
         assert [each.get() for each in crowd] == [b"a" * size] * 3
@@ -50,7 +51,7 @@ def test_the_latest_are_at_hand_and_the_others_are_fetched_anew(monkeypatch: pyt
         assert asked == ["a", "b", "c", "b"]
         kept.keep_too("b", (other := brought(b"other")))
         assert (read(kept.open("b", fetch("b"))), read(other), asked[4:]) == (b"other", b"other", [])
-    assert (kept.known("a"), len(os.listdir("/proc/self/fd"))) == (None, before)
+    assert kept.known("a") is None and not open_files() - before
     # Whoever comes behind the end of the run is served, and nothing is kept.
     assert read(kept.open("a", fetch("a"))) == b"a" * size
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before

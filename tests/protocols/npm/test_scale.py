@@ -8,7 +8,6 @@ import hashlib
 import http.client
 import itertools
 import json
-import statistics
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -72,7 +71,8 @@ def test_a_publish_costs_as_much_beside_two_thousand_versions_as_beside_two(room
             sent[name].add(pool.statements - before)
     # Now and then one more, when a lock is not free at once.
     assert min(sent["small"]) == min(sent["large"]), "statements of a publish"
-    assert statistics.median(seconds["large"]) <= 2 * statistics.median(seconds["small"]), seconds
+    # The best of each: what others had of the machine meanwhile only adds.
+    assert min(seconds["large"]) <= 2 * min(seconds["small"]), seconds
 
 
 def test_a_large_packument_is_joined_and_not_parsed_and_not_kept(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def race(nodes: Sequence[Server], count: int) -> None:
 
 def _has_all(node: Server, versions: set[str]) -> None:
     """Within a few polls of its mailbox, where another node published."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while set((told := node.get("/npm/race/p").json())["versions"]) != versions and time.monotonic() < deadline:
         time.sleep(0.1)
     assert set(told["versions"]) == versions

@@ -75,6 +75,11 @@ def due(proxied: Proxied) -> None:
     proxied.parts.cache.gates.clear()
 
 
+def grow_old(house: House, minutes: float) -> None:
+    for column, table in (("candidate_at", "artifacts"), ("candidate_at", "blobs"), ("last_used_at", "blobs")):
+        house.rows(f"update arkvory_{table} set {column} = {column} - make_interval(mins => :minutes)", minutes=minutes)
+
+
 def change(proxied: Proxied, **values: Any) -> None:
     proxied.manage("PATCH", "repositories/there", json=values)
 
@@ -314,17 +319,17 @@ def test_what_a_list_names_may_be_a_blob_and_is_kept_by_it(proxied: Proxied, hou
 
 def test_a_part_that_nothing_names_goes_when_nobody_uses_it(make_house: Any, database_url: str, tmp_path: Path, upstream: Any) -> None:
     """Its grace begins anew with each read."""
-    house = make_house(ARKVORY_BLOB_GRACE_SECONDS="3")
+    house = make_house(ARKVORY_BLOB_GRACE_SECONDS="3600")
     house.repository("there", format="oci", kind="proxy", upstream_url=upstream.url)
-    proxied = Proxied(house, database_url, tmp_path / "data", ARKVORY_BLOB_GRACE_SECONDS="3")
+    proxied = Proxied(house, database_url, tmp_path / "data", ARKVORY_BLOB_GRACE_SECONDS="3600")
     proxied.client, proxied.upstream = proxied.app.test_client(), upstream  # type: ignore[assignment]
     upstream.put(f"{AT}/blobs/{digest_of(LAYER)}", LAYER)
-    for wait in (0, 2, 2):
-        gevent.sleep(wait)
+    for minutes in (0, 40, 40):
+        grow_old(house, minutes)
         house.clean()
         assert proxied.get(f"team/app/blobs/{digest_of(LAYER)}").data == LAYER
     assert upstream.count(f"{AT}/blobs/{digest_of(LAYER)}") == 1
-    gevent.sleep(3.2)
+    grow_old(house, 61)
     house.clean()
     assert house.value("select count(*) from arkvory_artifacts") == 0
     assert how(proxied.get(f"team/app/blobs/{digest_of(LAYER)}")) == (200, "miss")
