@@ -65,9 +65,9 @@ def worker() -> None:
 
 
 def _idle(words: str) -> None:
-    click.echo(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+    click.echo(words)
     while True:
         signal.pause()
 

@@ -466,7 +466,7 @@ def test_a_worker_says_that_it_is_not_needed_and_idles_until_it_is_stopped(tmp_p
     time.sleep(0.2)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(30) == 0
 
 
 def test_a_setting_that_cannot_be_used_is_exit_code_2_in_words() -> None:
