@@ -64,8 +64,9 @@ hypothesis.settings.load_profile("arkvory")
 
 
 @contextlib.contextmanager
-def postgres_of_its_own(where: Path | None = None) -> Iterator[embedded.EmbeddedPostgres]:
-    folder = Path(tempfile.mkdtemp(prefix="arkvory-tests-", dir=where))
+def postgres_of_its_own() -> Iterator[embedded.EmbeddedPostgres]:
+    """In memory where that can be: what is killed here are processes, and what they have written outlives them there too."""
+    folder = Path(tempfile.mkdtemp(prefix="arkvory-tests-", dir=folder_in_memory()))
     # open to be passed through, so that root's PostgreSQL needs no capability
     folder.chmod(0o711)
     try:
@@ -82,7 +83,7 @@ def postgres_of_its_own(where: Path | None = None) -> Iterator[embedded.Embedded
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[embedded.EmbeddedPostgres]:
     """For all tests that do not stop it. Nothing here need outlive the machine: in memory, or at least without fsync."""
-    with postgres_of_its_own(folder_in_memory()) as running:
+    with postgres_of_its_own() as running:
         assert running.pid is not None
         with (running.data / "postgres" / "postgresql.auto.conf").open("a") as settings:
             settings.write("fsync = off\nfull_page_writes = off\n")
