@@ -187,7 +187,9 @@ class Lifecycle:
         with database.read() as connection:
             others = census(connection, apart_from=settings.instance_id)
         beside = settings.of_worker().instance_id
-        comes = settings.serve_worker and self._kind == "web" and beside not in others.servers
+        # A command starts none.
+        serves = self._worker is not None and self._kind == "web"
+        comes = serves and settings.serve_worker and beside not in others.servers
         coming = {str(beside): 1} if comes else {}
         runners = others.runners + comes + (self._kind == WORKER)
         database.check_budget(Counter(own) + Counter(coming) + Counter(others.servers), runners)

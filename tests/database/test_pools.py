@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 
 import gevent
 import pytest
@@ -304,6 +305,9 @@ def test_a_start_counts_the_worker_that_it_is_to_have_beside_it(make_house: Make
     asked: list[tuple[dict[str, int], int]] = []
     monkeypatch.setattr(house.parts.database, "check_budget", lambda processes, runners: asked.append((dict(processes), runners)))
     lifecycle = Lifecycle(house.parts)
+    lifecycle._check_budget()
+    assert asked.pop() == ({"vm1": 2}, 0), "a command starts none"
+    lifecycle._worker = SimpleNamespace(kind="web")
     lifecycle._check_budget()
     # It runs already, and a process of the server comes anew.
     house.rows("insert into arkvory_instances (name, slot, kind, host, pid, version) values ('vm1:worker', 0, 'worker', 'here', 1, '1')")
