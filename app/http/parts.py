@@ -148,7 +148,8 @@ def build_parts(settings: Settings) -> Parts:
     leases = Leases(database, label) if settings.cluster else None
     memberships = Memberships(database, cache)
     pins = _pins(settings, database, label)
-    budget = settings.download_bytes_per_second
+    # A worker sends nothing: a share of its own would be nobody's.
+    budget = None if settings.is_worker else settings.download_bytes_per_second
     shares = Shares(database, label, budget) if budget and settings.cluster else None
     reader = Reader(database, cache, snapshots, memberships, access, store, uses, pins)
     editor = Editor(database, transactions, access, blobs)
@@ -193,7 +194,7 @@ def build_parts(settings: Settings) -> Parts:
         listing=Listing(database, access),
         editor=editor,
         pins=pins,
-        pacing=Pacing(_rate(settings, shares)) if settings.download_bytes_per_second else None,
+        pacing=Pacing(_rate(settings, shares)) if budget else None,
         shares=shares,
         cleanup=Cleanup(
             settings, database, transactions, admission, blobs, store, multiparts, _unpinned_seconds(settings) if pins else 0.0

@@ -8,6 +8,8 @@ import pytest
 
 from app.cluster import shares
 from app.cluster.shares import Shares, Wish, fair_share
+from app.http.parts import build_parts
+from tests.conftest import MakeHouse
 from tests.support.house import House
 
 BUDGET = 1_000_000
@@ -121,3 +123,12 @@ def test_a_process_that_cannot_renew_its_lease_goes_on_with_an_equal_part_at_mos
     monkeypatch.setattr(shares, "now", lambda: 1e12)
     assert first.rate() == BUDGET / 2
     assert second.rate() < BUDGET * 0.05
+
+
+def test_a_worker_has_no_share(make_house: MakeHouse) -> None:
+    """It sends nothing; and those that do would share the budget with it while PostgreSQL is away."""
+    web = make_house(ARKVORY_DEPLOYMENT="cluster", ARKVORY_INSTANCE_ID="vm1", ARKVORY_DOWNLOAD_BYTES_PER_SECOND="100M").parts
+    worker = build_parts(web.settings.of_worker())
+    assert web.shares is not None and web.pacing is not None
+    assert (worker.shares, worker.pacing) == (None, None)
+    worker.database.dispose()
