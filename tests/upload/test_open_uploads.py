@@ -171,6 +171,21 @@ def test_layers_of_a_repository_that_is_gone_are_not_counted(house: House) -> No
     assert len(house.temporary()) == MOST
 
 
+def test_layers_that_could_not_be_begun_are_not_counted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1."""
+    repository = house.repository("images", format="oci")
+
+    def full(_: UUID) -> None:
+        raise CapacitySpent("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(house.parts.store, "create", full)
+        for _ in range(MOST + 1):
+            with pytest.raises(CapacitySpent):
+                begin_layer(house, repository)
+    assert (open_now(house), house.counters()) == (0, {})
+
+
 def test_one_that_is_being_completed_is_counted(client: Client) -> None:
     """It takes room until it is published."""
     first = fill(client)[0]
