@@ -76,6 +76,13 @@ class Tally:
             f"the latest {self.latest * 1000:.0f} ms after it was closed"
         )
 
+    def add(self, other: Tally) -> None:
+        """What was counted beside it, of as many more installations."""
+        for name in ("closings", "lasting", "answers", "at_once", "later"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.latest, self.seconds = max(self.latest, other.latest), max(self.seconds, other.seconds)
+        self.faults += other.faults
+
     @property
     def cells(self) -> list[str]:
         """Of a row of docs/consistency.md."""
@@ -88,23 +95,30 @@ class Tally:
 
 
 class Flips:
-    """`bound`: seconds that the processes have which did not write; `lasting`: share of closings that outlast it.
+    """`bound`: seconds that the processes have which did not write; `lasting`: share of closings that outlast it; `pause`: of each reader.
 
     All processes write, or only the first `writers`: where doors share one number, who writes hears of the others' changes by its own.
     """
 
     def __init__(
-        self, stage: Stage, name: str, doors: Sequence[Door], bound: float, *, lasting: float = 1.0, writers: int | None = None
+        self,
+        stage: Stage,
+        name: str,
+        doors: Sequence[Door],
+        bound: float,
+        *,
+        lasting: float = 1.0,
+        writers: int | None = None,
+        pause: float = PAUSE_SECONDS,
     ) -> None:
         self.stage = stage
         self.bound = bound
         self.tally = Tally(name)
         self._lasting = lasting
+        self._pause = pause
         self._all = {each.worker for each in stage.lines}
         writing = stage.lines[:writers]
         self._wings = [Wing(door, _again(writing[number % len(writing)])) for number, door in enumerate(doors)]
-        self._end = 0.0
-        self._most = 0
 
     def run(self, closings: int, seconds: float) -> Tally:
         """Until so many were made, or so much time has gone, or something was wrong. The doors are open afterwards."""
@@ -181,7 +195,7 @@ class Flips:
             while True:
                 for wing in random.sample(self._wings, len(self._wings)):
                     self._look(line, wing)
-                    gevent.sleep(PAUSE_SECONDS)
+                    gevent.sleep(self._pause)
         except Exception as error:
             self.tally.fault(f"{line.label}: {error!r}")
 
