@@ -18,6 +18,7 @@ from app.cluster import mailbox, membership, probe
 from app.errors import DatabaseAway
 from tests.cluster.conftest import Clock, MakeMember
 from tests.conftest import MakePause
+from tests.support import pace
 from tests.support.house import House, eventually
 from tests.support.proxy import Wire
 
@@ -260,12 +261,14 @@ def test_a_loop_ends_within_a_second_also_while_the_database_says_nothing(make_m
         wire.freeze()
         # In the middle of a poll.
         gevent.sleep(2 * loops.POLL_SECONDS)
-    began = time.monotonic()
+    began = pace.now()
     house.loop.stop()
-    took = time.monotonic() - began
+    ended = pace.now()
     wire.thaw()
-    assert took < 1.5
-    assert (house.value("select count(*) from arkvory_instances"), house.loop.online) == (int(silent), False)
+    assert pace.within(1.5, began, ended)
+    assert not house.loop.online
+    # It leaves where PostgreSQL answers within its second.
+    assert house.value("select count(*) from arkvory_instances") == int(silent) or pace.lost(began, ended) > 0.5
 
 
 # -- M4: the heartbeat
