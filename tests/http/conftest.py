@@ -1,7 +1,7 @@
 """Servers for the tests of the edge.
 
     edge        the sample application with ordinary limits, for all tests
-    hasty       the same with time limits of a second or less
+    hasty       the same with time limits of a few seconds
     make_edge   one with the settings that a test needs
 """
 
@@ -32,7 +32,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 
 @pytest.fixture(scope="session")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
-    limits = {"ARKVORY_HEADER_SECONDS": "1", "ARKVORY_IDLE_SECONDS": "1", "ARKVORY_KEEPALIVE_SECONDS": "0.5",
+    limits = {"ARKVORY_HEADER_SECONDS": "3", "ARKVORY_IDLE_SECONDS": "1", "ARKVORY_KEEPALIVE_SECONDS": "0.5",
               "ARKVORY_LEAST_BODY_RATE": "2"}
     folder = tmp_path_factory.mktemp("hasty")
     with open(folder / "sparse.bin", "wb") as sparse:

@@ -47,7 +47,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory, pair: Pair) -> Iterator[Edg
 
 @pytest.fixture
 def hasty_secure(tmp_path: Path, pair: Pair) -> Iterator[Edge]:
-    server = Edge(tmp_path, **pair.settings, ARKVORY_HEADER_SECONDS="1", ARKVORY_IDLE_SECONDS="1", ARKVORY_KEEPALIVE_SECONDS="0.5")
+    server = Edge(tmp_path, **pair.settings, ARKVORY_HEADER_SECONDS="3", ARKVORY_IDLE_SECONDS="1", ARKVORY_KEEPALIVE_SECONDS="0.5")
     server.tls = pair.client()
     with server:
         yield server
