@@ -50,7 +50,16 @@ def write(data_dir: Path, server: LocalServer, instance: str | None = None) -> N
 
 def read(data_dir: Path) -> LocalServer | None:
     """A server that left its address there and still answers to its secret. Raises PermissionError for another user's."""
-    return next((found for found in _all_left(data_dir) if _answers(found)), None)
+    for path in _all_paths(data_dir):
+        left = _left(path)
+        while left is not None:
+            if _answers(left):
+                return left
+            # A certificate that was renewed since it was read is told there first.
+            before, left = left, _left(path)
+            if left == before:
+                break
+    return None
 
 
 def certificates(data_dir: Path, secret: str) -> tuple[str, ...]:
@@ -58,8 +67,12 @@ def certificates(data_dir: Path, secret: str) -> tuple[str, ...]:
     return next((found.certificates for found in _all_left(data_dir) if found.secret == secret), ())
 
 
+def _all_paths(data_dir: Path) -> Sequence[Path]:
+    return data_dir / file_name(None), *sorted(data_dir.glob(file_name("*")))
+
+
 def _all_left(data_dir: Path) -> Iterator[LocalServer]:
-    left = (_left(path) for path in (data_dir / file_name(None), *sorted(data_dir.glob(file_name("*")))))
+    left = (_left(path) for path in _all_paths(data_dir))
     return (found for found in left if found is not None)
 
 

@@ -14,10 +14,13 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.cluster import localserver
+from app.cluster.localserver import LocalServer
 from app.http import tls
 from config.settings import SettingError, Settings
 from tests.http.edge import PATIENCE, ROOT, Edge, until
@@ -435,3 +438,21 @@ def test_the_command_follows_a_renewed_certificate(make_server: Callable[..., Se
     while peer_digest(server.port) == before:
         assert arkvory("repo", "list", ARKVORY_DATA_DIR=str(server.data)).returncode == 0
     assert arkvory("repo", "list", ARKVORY_DATA_DIR=str(server.data)).returncode == 0
+
+
+def test_a_server_whose_certificate_was_replaced_while_it_was_looked_for_is_found(
+    make_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it left is read, it tells of the new one and uses it, and only then it is asked."""
+    server = make_server(**certificates.make(tmp_path, "used").settings)
+    now = localserver.read(server.data)
+    assert now is not None
+    localserver.write(server.data, replace(now, certificates=("0" * 64,)))
+    answers = localserver._answers
+
+    def late(found: LocalServer) -> bool:
+        localserver.write(server.data, now)
+        return answers(found)
+
+    monkeypatch.setattr(localserver, "_answers", late)
+    assert localserver.read(server.data) == now
