@@ -170,7 +170,7 @@ SETTINGS: tuple[Setting, ...] = (
             "addresses or networks (comma separated) whose `X-Forwarded-*` headers are believed"),
     Setting("allowed_hosts", ("ARKVORY_ALLOWED_HOSTS",), (), _names,
             "host names (comma separated) that a request may name; empty: any well-formed one"),
-    Setting("capacity_bytes", ("ARKVORY_CAPACITY_BYTES",), None, _bytes, "most bytes that the server stores, uploads and garbage included; empty: the disk decides"),
+    Setting("capacity_bytes", ("ARKVORY_CAPACITY_BYTES",), None, _bytes, "most bytes of all repositories together, uploads and garbage included; what several have counts for each; empty: the disk decides"),
     Setting("disk_reserve_bytes", ("ARKVORY_DISK_RESERVE_BYTES",), 256 * MIB, _bytes, "bytes of the disk that uploads leave free"),
     Setting("max_upload_bytes", ("ARKVORY_MAX_UPLOAD_BYTES",), None, _bytes, "largest file that is accepted; empty: no limit of its own"),
     Setting("max_uploads", ("ARKVORY_MAX_UPLOADS",), 8, _count(1, 32), "uploads that move bytes at once"),

@@ -50,7 +50,9 @@ def test_the_whole_life_of_a_mirror(server: Server, here: Run, upstream: FakeUps
     assert here("mirror", "run", "followed", "--wait", check=False).returncode == 1
     told = here("doctor").stdout
     assert re.search(r"^WARN +mirrors +that of followed \(mirror/\d+\) is incomplete: 1 could not be copied$", told, re.M)
-    here("mirror", "set", "followed", "--unset", "name")
+    here("mirror", "set", "followed", "--disabled")
+    assert re.search(r"^OK +mirrors +1 are known, 1 of them switched off; none that runs failed ", here("doctor").stdout, re.M)
+    here("mirror", "set", "followed", "--enabled", "--unset", "name")
     assert here("mirror", "run", "followed", "--wait").stdout == "complete: 2 files are here\n"
     upstream.stop()
     assert server.get("/raw/followed/b/c.txt", auth=None).content == b"too"

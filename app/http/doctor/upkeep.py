@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection
@@ -49,7 +49,14 @@ def examine_mirrors(connection: Connection) -> list[Finding]:
     lines = [_of_mirror(each) for each in wrong[:MOST_LINES]]
     if len(wrong) > MOST_LINES:
         lines.append(warn("mirrors", f"and {len(wrong) - MOST_LINES} more", "see `arkvory mirror list`"))
-    return lines or [ok("mirrors", f"{len(found)} are known, none failed the last time" if found else "no repository has one")]
+    return lines or [ok("mirrors", _of_well(found))]
+
+
+def _of_well(mirrors: Sequence[Progress]) -> str:
+    if not mirrors:
+        return "no repository has one"
+    off = sum(not each.enabled for each in mirrors)
+    return f"{len(mirrors)} are known" + (f", {off} of them switched off" if off else "") + "; none that runs failed the last time"
 
 
 def _of_mirror(mirror: Progress) -> Finding:
