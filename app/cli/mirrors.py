@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import datetime
 from typing import Any, TextIO
 
 import click
@@ -180,6 +181,9 @@ def run_mirror(server: Server, repository: str, anew: bool, wait: bool) -> None:
         say(f"The mirror of {repository} begins.")
         return
     after = _awaited(server, repository, before["ended_at"])
+    if datetime.fromisoformat(after["next_at"]) <= datetime.fromisoformat(after["ended_at"]):
+        # That one had begun before it was asked for, and what was asked for follows.
+        after = _awaited(server, repository, after["ended_at"])
     say(f"{after['state']}: {after['counts'].get('done', 0)} files are here" + (f"; {after['reason']}" if after["reason"] else ""))
     if after["state"] != "complete":
         sys.exit(1)
@@ -190,7 +194,8 @@ def _awaited(server: Server, repository: str, ended_at: str | None) -> dict[str,
         found: dict[str, Any] = server.get("repositories", repository, "mirror")
         if not found["enabled"]:
             raise Failed(f"the mirror of {printable(repository)} was switched off")
-        if found["ended_at"] != ended_at and found["state"] not in _UNDER_WAY:
+        # As long as its job runs, there is no next time.
+        if found["ended_at"] != ended_at and found["state"] not in _UNDER_WAY and found["next_at"] is not None:
             return found
         time.sleep(LOOK_SECONDS)
 
