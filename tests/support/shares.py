@@ -18,10 +18,10 @@ from tests.support.memory import folder_in_memory
 
 # Rooms whose tests start servers, clients and databases of their own; and those that need the most tests.
 SHARES = {
-    "clients": ("tests/clients", "tests/kills"),
+    "clients": ("tests/clients",),
     "clusters": ("tests/cluster", "tests/faults"),
     "protocols": ("tests/protocols",),
-    "edges": ("tests/http", "tests/cli", "tests/sdk"),
+    "edges": ("tests/http", "tests/cli", "tests/sdk", "tests/kills"),
     "core": ("tests/repository", "tests/mirrors", "tests/upload", "tests/upstream"),
 }
 
