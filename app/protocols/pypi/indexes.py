@@ -54,13 +54,11 @@ def listing_of(page: Brought, project: str, filename: str | None = None) -> List
     try:
         _check_size(page, pages.MOST_BYTES)
         if page.size <= SHORT and pages.is_json(os.pread(page.fd, 1024, 0)):
-            found: Listing = apart(_short_listing, page, project, filename)
-            return found
+            return apart(_short_listing, page, project, filename)
         answer = _answer(page, ["page", page.address, project, filename])
     except Unreadable as error:
         raise UpstreamUnfit(f"the upstream's page of {project!r} {error}") from None
-    long: Listing = apart(_long_listing, answer)
-    return long
+    return apart(_long_listing, answer)
 
 
 def index_of(index: Brought, form: str, coding: str) -> bytes:
@@ -71,8 +69,7 @@ def index_of(index: Brought, form: str, coding: str) -> bytes:
 def names_in(index: Brought) -> list[str]:
     """The names of an upstream's index, normalised and in order. Raises as `listing_of`."""
     answer = _asked_of(index, ["names"])
-    names: list[str] = apart(lambda: answer.decode().split())
-    return names
+    return apart(lambda: answer.decode().split())
 
 
 def each_name(index: Brought) -> Iterator[str]:
